@@ -91,6 +91,14 @@ impl Fence {
         L::outcome(Box::pin(async move { self.check(&mut connection).await }))
     }
 
+    /// The slot of a lease that has one.
+    pub(crate) fn slot(&self) -> Option<i64> {
+        match &self.proof {
+            Proof::Lease(slots) => slots.first().copied(),
+            Proof::Session(_) => None,
+        }
+    }
+
     /// See [`check_in`](Self::check_in).
     pub(crate) async fn check(&self, connection: &mut CallerConnection<'_>) -> Result<()> {
         const OPERATION: &str = "check_in";

@@ -48,7 +48,9 @@ pub mod limit {
 
 /// See [`crate::idempotency`].
 pub mod idempotency {
-    pub use crate::idempotency::operations::{RecallAnswer, Recalled, RecordAnswer, SweepAnswers};
+    pub use crate::idempotency::operations::{
+        CompleteAnswer, RecallAnswer, Recalled, RecordAnswer, SweepAnswers,
+    };
 }
 
 /// See [`crate::id`].

@@ -16,7 +16,7 @@ use lockapi::LockId;
 use lockapi::driver::{Connection, Script};
 use lockapi::mutex::LockMode;
 use lockapi::suite::driver::Operation;
-use lockapi::suite::idempotency::{RecallAnswer, RecordAnswer};
+use lockapi::suite::idempotency::{CompleteAnswer, RecallAnswer, RecordAnswer};
 use lockapi::suite::lease::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
 use lockapi::suite::memory::ModelState;
 use lockapi::suite::mutex::{DeadlockCheck, HasWaiters, LockAnswer, LockRequest};
@@ -50,6 +50,8 @@ pub enum Action {
     Check(usize, u8, u8),
     /// Records answers: key, token, answer, how long it is kept.
     Record(usize, Vec<(u8, u8, u8, u8)>),
+    /// Records an answer while a lease is held: key, which token, answer, how long it is kept.
+    Complete(usize, u8, u8, u8, u8),
     /// Reads answers.
     Recall(usize, Vec<u8>),
     /// What rate limits do.
@@ -69,7 +71,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         keys.dedup();
         keys
     };
-    let (answering, recalling) = (session.clone(), session.clone());
+    let (answering, completing, recalling) = (session.clone(), session.clone(), session.clone());
     let action = prop_oneof![
         3 => (session.clone(), prop::collection::vec((key.clone(), any::<bool>(), any::<bool>()), some.clone()))
             .prop_map(|(session, steps)| Action::LockRequest(session, steps)),
@@ -108,6 +110,8 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
             .prop_map(|(session, key, back)| Action::Check(session, key, back)),
         2 => (answering, prop::collection::vec((0..4u8, 0..3u8, any::<u8>(), 1..4u8), 1..6usize))
             .prop_map(|(session, wants)| Action::Record(session, wants)),
+        2 => (completing, 0..4u8, 0..3u8, any::<u8>(), 1..4u8)
+            .prop_map(|(session, key, back, answer, kept)| Action::Complete(session, key, back, answer, kept)),
         2 => (recalling, prop::collection::vec(0..4u8, 1..6usize))
             .prop_map(|(session, keys)| Action::Recall(session, keys)),
         8 => limits::actions().prop_map(|(session, action)| Action::Limit(session, action)),
@@ -257,15 +261,17 @@ impl<C: Connection> Pair<'_, C> {
             }
             Action::Peek(session, keys) => self.peek(*session, keys).await,
             Action::Check(session, key, back) => {
-                let token = self.token(*key, *back);
-                let check = |fence| Check {
-                    namespace: self.namespace.to_owned(),
-                    key: place(*key).0,
-                    slots: [place(*key).1].into(),
-                    fence,
+                let (real, model) = self.checks(*key, *back);
+                self.compare(*session, &[real], &[model]).await;
+            }
+            Action::Complete(session, key, back, answer, kept) => {
+                let (real, model) = self.checks(*key, *back);
+                let of = |lease: Check| CompleteAnswer {
+                    record: self.answer(*key, lease.fence, *answer, *kept),
+                    lease: lease.key,
+                    slot: place(*key).1,
                 };
-                let (real, model) = ([check(token.0)], [check(token.1)]);
-                self.compare(*session, &real, &model).await;
+                self.compare(*session, &[of(real)], &[of(model)]).await;
             }
             Action::Record(session, wants) => self.record(*session, wants).await,
             Action::Recall(session, keys) => self.recall(*session, keys).await,
@@ -274,14 +280,33 @@ impl<C: Connection> Pair<'_, C> {
         }
     }
 
-    async fn record(&mut self, session: usize, wants: &[(u8, u8, u8, u8)]) {
-        let record = |(key, fence, answer, kept): &(u8, u8, u8, u8)| RecordAnswer {
+    /// Checks of a holder, on the server and in memory.
+    fn checks(&self, key: u8, back: u8) -> (Check, Check) {
+        let token = self.token(key, back);
+        let check = |fence| Check {
             namespace: self.namespace.to_owned(),
-            key: place(*key).0,
-            fence: i64::from(*fence),
-            fingerprint: vec![*fence; 32],
-            answer: vec![*answer; usize::from(*answer % 3)],
-            retention: i64::from(*kept) * UNIT,
+            key: place(key).0,
+            slots: [place(key).1].into(),
+            fence,
+        };
+        (check(token.0), check(token.1))
+    }
+
+    fn answer(&self, key: u8, fence: i64, answer: u8, kept: u8) -> RecordAnswer {
+        RecordAnswer {
+            namespace: self.namespace.to_owned(),
+            key: place(key).0,
+            fence,
+            fingerprint: vec![answer / 2; 32],
+            answer: vec![answer; usize::from(answer % 3)],
+            retention: i64::from(kept) * UNIT,
+        }
+    }
+
+    async fn record(&mut self, session: usize, wants: &[(u8, u8, u8, u8)]) {
+        // No holder has a token below zero.
+        let record = |(key, fence, answer, kept): &(u8, u8, u8, u8)| {
+            self.answer(*key, -1 - i64::from(*fence), *answer, *kept)
         };
         let batch: Vec<_> = wants.iter().map(record).collect();
         let (real, model) = self.both(session, &batch).await;

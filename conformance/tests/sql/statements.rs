@@ -10,7 +10,7 @@ use lockapi::suite::admin::{
 use lockapi::suite::driver::{IsPrimary, Operation, RestoreSettings, SaveSettings};
 use lockapi::suite::engine::{Cancelled, EnterEpoch, Marker, Notify, SessionSettings, Started};
 use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
-use lockapi::suite::idempotency::{RecallAnswer, RecordAnswer, SweepAnswers};
+use lockapi::suite::idempotency::{CompleteAnswer, RecallAnswer, RecordAnswer, SweepAnswers};
 use lockapi::suite::lease;
 use lockapi::suite::lease::{Abandon, Acquire, Peek, Release, Renew, Sweep, Take};
 use lockapi::suite::limit;
@@ -62,6 +62,7 @@ pub(super) fn statements() -> Vec<Statement> {
         limit::Sweep::STATEMENT,
         RecallAnswer::STATEMENT,
         RecordAnswer::STATEMENT,
+        CompleteAnswer::STATEMENT,
         SweepAnswers::STATEMENT,
         ClaimWorker::STATEMENT,
         RenewWorker::STATEMENT,

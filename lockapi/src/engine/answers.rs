@@ -81,6 +81,8 @@ impl Answers for Handle {
 
     fn lease(&self, key: Key, options: LeaseOptions) -> Result<Arc<dyn Lease>> {
         let slots = Slots::open(&self.0, "idempotency", key, options)?;
+        // Its answer may be recorded in a transaction of the program.
+        self.0.sweeps.later(0, first_part);
         Ok(Arc::new(LeaseHandle(slots)))
     }
 
@@ -100,7 +102,6 @@ impl Answers for Handle {
         answer: &[u8],
         retention: Duration,
     ) -> Result<bool> {
-        self.0.sweeps.later(0, first_part);
         let record = RecordAnswer {
             namespace: self.0.namespace.to_string(),
             key: key.to_owned(),

@@ -13,6 +13,7 @@ use crate::blocking::{self, block_on};
 use crate::driver::{BackgroundTask, Connector, Mode};
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::id;
+use crate::idempotency::{Begun, IdempotencyOptions};
 use crate::lease::LeaseOptions;
 use crate::limit::{PermitRequest, Quota};
 use crate::memory::{Database, Session};
@@ -316,4 +317,32 @@ fn without_random_numbers_nothing_is_granted() {
     assert_eq!(block_on(queue.claim(&claim)).unwrap().len(), 1);
     let reserved = block_on(limiter.reserve(&request, Duration::from_secs(60)));
     assert!(reserved.unwrap().is_ok());
+}
+
+#[test]
+fn answers_are_swept_although_all_are_recorded_in_transactions() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let clock = ManualClock::default();
+    let database = Database::with_clock(&clock);
+    let backend = block_on(database.connect()).unwrap();
+    let options = IdempotencyOptions::default().retention(HOUR);
+    let requests = backend.idempotency(options).unwrap();
+    let execute = |key: &str| match block_on(requests.begin(key, b"request")).unwrap() {
+        Begun::Execute(execution) => execution,
+        other => panic!("{other:?}"),
+    };
+    let mut session = block_on(Connector::connect(&database, Mode::Direct)).unwrap();
+    let first = execute("first");
+    block_on(first.complete_in(&mut session, b"answer".to_vec())).unwrap();
+    let kept = || database.inspect(|model| model.answers.count());
+    assert_eq!(kept(), 1);
+    clock.leap(HOUR);
+    let start = Instant::now();
+    while kept() > 0 {
+        // The sweep comes half an hour to an hour after a request was executed.
+        drop(execute("other"));
+        clock.advance(Duration::from_secs(60));
+        assert!(start.elapsed() < Duration::from_secs(30), "not swept");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

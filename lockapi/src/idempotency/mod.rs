@@ -43,7 +43,7 @@ pub(crate) mod model;
 pub(crate) mod operations;
 
 pub use operations::Recalled;
-pub(crate) use operations::{RecallAnswer, RecordAnswer, SweepAnswers};
+pub(crate) use operations::{CompleteAnswer, RecallAnswer, RecordAnswer, SweepAnswers};
 
 /// The longest answer, in bytes.
 pub const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -380,10 +380,17 @@ impl Execution {
 
     async fn record_in(&self, mut connection: CallerConnection<'_>, answer: Vec<u8>) -> Result<()> {
         const OPERATION: &str = "complete_in";
-        let request = self.request(OPERATION, answer)?;
-        let checked = self.guard.fence().check(&mut connection).await;
-        checked.map_err(|error| error.during(OPERATION).on(&*self.key))?;
-        match connection.perform(&[request]).await {
+        let record = self.request(OPERATION, answer)?;
+        let fence = self.guard.fence();
+        let slot = fence.slot().filter(|_| !self.guard.is_lost());
+        let slot = slot.ok_or_else(|| self.lost_error(OPERATION))?;
+        let lease = fence.key().to_string();
+        let completed = CompleteAnswer {
+            lease,
+            slot,
+            record,
+        };
+        match connection.perform(&[completed]).await {
             Ok(recorded) if recorded == [true] => {
                 self.completed.store(true, Ordering::Relaxed);
                 Ok(())

@@ -24,6 +24,11 @@ impl Answers {
         (row.keep_until > now).then(|| row.recalled.clone())
     }
 
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.rows.len()
+    }
+
     /// Answers for each request whether the answer is its own.
     pub(crate) fn record(&mut self, batch: &[RecordAnswer], now: i64) -> Vec<bool> {
         let mut first = BTreeMap::new();

@@ -58,6 +58,17 @@ impl fmt::Debug for RecordAnswer {
     }
 }
 
+/// Records an answer in the transaction of its effect, while the lease of its key is held; a batch of one.
+#[derive(Clone, Debug)]
+pub struct CompleteAnswer {
+    /// The key of the lease.
+    pub lease: String,
+    /// Its slot.
+    pub slot: i64,
+    /// The answer, with the namespace and the token of the lease.
+    pub record: RecordAnswer,
+}
+
 /// Deletes answers whose time is over, in a part of the table; a batch of one.
 #[derive(Clone, Debug)]
 pub struct SweepAnswers {
@@ -148,6 +159,57 @@ impl Operation for RecordAnswer {
         let rows = (1..).zip(recorded);
         let rows = rows.map(|(n, own)| Row(vec![Value::Int(n), Value::Bool(own)]));
         Some(rows.collect())
+    }
+}
+
+impl Operation for CompleteAnswer {
+    /// Whether the lease is held, and the answer is that of the request.
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "idempotency.complete",
+        sql: include_str!("complete.sql"),
+        params: &[
+            Type::Text,
+            Type::Text,
+            Type::Int,
+            Type::Int,
+            Type::Text,
+            Type::Bytes,
+            Type::Bytes,
+            Type::Int,
+        ],
+        columns: &[Type::Bool],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let of = |one: &Self| {
+            [
+                Value::Text(one.record.namespace.clone()),
+                Value::Text(one.lease.clone()),
+                Value::Int(one.slot),
+                Value::Int(one.record.fence),
+                Value::Text(one.record.key.clone()),
+                Value::Bytes(one.record.fingerprint.clone()),
+                Value::Bytes(one.record.answer.clone()),
+                Value::Int(one.record.retention),
+            ]
+        };
+        batch.iter().take(1).flat_map(of).collect()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        rows.into_iter().map(|mut row| row.bool(0)).collect()
+    }
+
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let one = batch.first()?;
+        let record = &one.record;
+        let held = model.peek_lease(&record.namespace, &one.lease, one.slot);
+        let held = held.is_some_and(|held| held.fence == record.fence && !held.released);
+        let now = model.now;
+        let recorded = held && model.answers.record(std::slice::from_ref(record), now) == [true];
+        Some(vec![Row(vec![Value::Bool(recorded)])])
     }
 }
 

@@ -1,8 +1,10 @@
 //! Two sessions at one lease.
 
 use lockapi::suite::admin::ForceRelease;
+use lockapi::suite::idempotency::{CompleteAnswer, RecordAnswer};
 use lockapi::suite::lease::{Abandon, Acquire, Acquired, Check, Peek, Release, Renew};
 
+use super::answers::{recall, record};
 use super::sides::{Side, Step, UNIT, elapse, minutes, sql, step};
 use super::{Meets, Schedule};
 
@@ -105,6 +107,27 @@ fn check(key: &'static str, token: &'static str) -> Step {
     step(batch, |_, held| held.to_string())
 }
 
+/// Answers the request whose lease it is.
+fn complete(key: &'static str, token: &'static str) -> Step {
+    let batch = move |side: &Side| {
+        let fence = side.given(&format!("token {token}"));
+        let record = RecordAnswer {
+            namespace: side.namespace.clone(),
+            key: side.key(key),
+            fence,
+            fingerprint: vec![7; 32],
+            answer: token.into(),
+            retention: 60 * UNIT,
+        };
+        vec![CompleteAnswer {
+            lease: side.key(key),
+            slot: 0,
+            record,
+        }]
+    };
+    step(batch, |_, recorded| recorded.to_string())
+}
+
 /// Gives acquisitions back of which nobody was told.
 pub(super) fn abandon(wants: &'static [(&'static str, i64)]) -> Step {
     let batch = |side: &Side| {
@@ -169,13 +192,15 @@ fn an_acquisition_skips_an_ended_lease_that_another_acquires() {
 #[test]
 fn an_acquisition_skips_a_lease_that_a_transaction_has_checked_in() {
     for (third, answer) in THIRD.iter().zip(["held 0", "held 0; a larger token"]) {
-        let (before, meets) = ([&acquire(FIRST)], Meets::Skips(answer));
-        let schedule = Schedule::new(&before, &check("a", "first"), &acquire(third), meets);
-        let schedule = match third.len() {
-            1 => schedule,
-            _ => schedule.partly(&acquire(&[("other", "b", 4)])),
-        };
-        schedule.meanwhile(&elapse(2)).then(&peek(KEYS)).run();
+        for first in [check("a", "first"), complete("a", "first")] {
+            let (before, meets) = ([&acquire(FIRST)], Meets::Skips(answer));
+            let schedule = Schedule::new(&before, &first, &acquire(third), meets);
+            let schedule = match third.len() {
+                1 => schedule,
+                _ => schedule.partly(&acquire(&[("other", "b", 4)])),
+            };
+            schedule.meanwhile(&elapse(2)).then(&peek(KEYS)).run();
+        }
     }
 }
 
@@ -252,21 +277,55 @@ fn renewals_and_releases_of_a_holder_pass_its_check_in() {
         check("a", "first"),
         force_release("a"),
     ] {
-        let (before, first) = ([&acquire(FIRST)], check("a", "first"));
-        let schedule = Schedule::new(&before, &first, &second, Meets::Passes);
-        schedule.then(&peek(KEYS)).run();
+        for first in [check("a", "first"), complete("a", "first")] {
+            let before = [&acquire(FIRST)];
+            let schedule = Schedule::new(&before, &first, &second, Meets::Passes);
+            schedule.then(&peek(KEYS)).then(&recall()).run();
+        }
     }
 }
 
 #[test]
 fn a_check_in_waits_while_somebody_acquires_the_lease() {
     let before = [&acquire(FIRST)];
-    let schedule = Schedule::new(&before, &lock(), &check("a", "first"), Meets::Waits);
-    schedule.run();
-    // The repetition of an acquisition, whose holder checks in.
-    let again = acquire(FIRST);
-    let schedule = Schedule::new(&before, &again, &check("a", "first"), Meets::Waits);
-    schedule.then(&peek(KEYS)).run();
+    for second in [check("a", "first"), complete("a", "first")] {
+        let schedule = Schedule::new(&before, &lock(), &second, Meets::Waits);
+        schedule.then(&recall()).run();
+        // The repetition of an acquisition, whose holder checks in.
+        let schedule = Schedule::new(&before, &acquire(FIRST), &second, Meets::Waits);
+        schedule.then(&peek(KEYS)).then(&recall()).run();
+    }
+}
+
+#[test]
+fn an_answer_of_the_holder_waits_for_one_that_is_recorded() {
+    let before = [&acquire(FIRST)];
+    let other = record(&[("a", -1)]);
+    let schedule = Schedule::new(&before, &other, &complete("a", "first"), Meets::Waits);
+    schedule.then(&recall()).run();
+    let schedule = Schedule::new(&before, &complete("a", "first"), &other, Meets::Waits);
+    schedule.then(&recall()).run();
+    // Its own is changed.
+    let schedule = Schedule::new(
+        &before,
+        &complete("a", "first"),
+        &complete("a", "first"),
+        Meets::Waits,
+    );
+    schedule.then(&recall()).run();
+}
+
+#[test]
+fn who_has_lost_the_lease_of_a_request_records_no_answer() {
+    let late = complete("a", "first");
+    for before in [
+        vec![acquire(FIRST), elapse(2)],
+        vec![acquire(FIRST), elapse(2), acquire(SECOND)],
+        vec![acquire(FIRST), release(&[("a", "first")])],
+    ] {
+        let before: Vec<_> = before.iter().collect();
+        Schedule::new(&before, &late, &recall(), Meets::Passes).run();
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use lockapi::suite::admin::{
 };
 use lockapi::suite::driver::Operation;
 use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
-use lockapi::suite::idempotency::{RecallAnswer, RecordAnswer, SweepAnswers};
+use lockapi::suite::idempotency::{CompleteAnswer, RecallAnswer, RecordAnswer, SweepAnswers};
 use lockapi::suite::lease;
 use lockapi::suite::lease::{Abandon, Acquire, Peek, Release, Renew};
 use lockapi::suite::limit;
@@ -84,9 +84,13 @@ fn scenarios_of_locks() -> Vec<Scenario> {
         engine(limit::Sweep::STATEMENT, "'', '', 10"),
         engine(mutex::SweepMarks::STATEMENT, "'', '', 10"),
         engine(RecallAnswer::STATEMENT, "'{{ns},{ns}}', '{k1,k2}'"),
-        pooled(
+        engine(
             RecordAnswer::STATEMENT,
             "'{{ns},{ns},{ns}}', '{k1,k2,new}', '{1,9,3}', '{00,01,02}', '{00,01,02}', '{1000000,1000000,1000000}'",
+        ),
+        pooled(
+            CompleteAnswer::STATEMENT,
+            "'{ns}', 'k1', 0, 1, 'k1', '\\x00', '\\x01', 1000000",
         ),
         engine(SweepAnswers::STATEMENT, "'', '', 10"),
         engine(Peek::STATEMENT, "'{{ns},{ns}}', '{k1,k2}', '{0,0}'"),

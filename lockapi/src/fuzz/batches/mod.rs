@@ -60,18 +60,24 @@ fn text() -> String {
 }
 
 fn answers() -> Vec<Decoder> {
+    let record = || idempotency::RecordAnswer {
+        namespace: text(),
+        key: text(),
+        fence: 1,
+        fingerprint: vec![1],
+        answer: vec![2],
+        retention: 3,
+    };
     vec![
         of(idempotency::RecallAnswer {
             namespace: text(),
             key: text(),
         }),
-        of(idempotency::RecordAnswer {
-            namespace: text(),
-            key: text(),
-            fence: 1,
-            fingerprint: vec![1],
-            answer: vec![2],
-            retention: 3,
+        of(record()),
+        of(idempotency::CompleteAnswer {
+            lease: text(),
+            slot: 1,
+            record: record(),
         }),
         of(idempotency::SweepAnswers {
             after: (text(), text()),
