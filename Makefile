@@ -1,5 +1,5 @@
 .POSIX:
-.PHONY: help demo browser check lint test test-rest matrix simulate fuzz interleavings torture failover mutants packages bench
+.PHONY: help demo browser check lint lint-all test test-rest matrix simulate fuzz interleavings torture failover mutants packages bench
 
 CARGO = cargo
 # Options of the demo, such as ARGS='--workers 20 --kill 5', of the simulation and of torture, such as
@@ -14,6 +14,8 @@ FILES = if [ -z "$$TMPDIR" ] && [ -w /dev/shm ] && \
 	[ "$$(df -Pk /dev/shm | awk 'NR == 2 { print $$4 }')" -gt 4000000 ]; then export TMPDIR=/dev/shm; fi
 # Cases wait more than they compute. They share a server that has 200 connections.
 THREADS = $$(getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 4 ? $$1 : 4) * 6 }')
+# One build has the tests of all features, and all cases.
+FEATURES = --features lockapi/tracing,lockapi/metrics,lockapi/opentelemetry
 NEXTEST = $(FILES); $(CARGO) nextest run --test-threads $(THREADS)
 
 help:
@@ -22,8 +24,9 @@ help:
 	@echo '                its options; ARGS=--web serves a page to watch it on'
 	@echo 'make browser    the page in Chromium: clicks on it, and takes pictures of each screen'
 	@echo 'make check      format, lints, unit tests and the suite in memory'
-	@echo 'make test       format, lints, documentation, and all cases on sqlx, with what depends on them on'
-	@echo '                the other libraries'
+	@echo 'make lint-all   format, lints also of each feature alone, and documentation'
+	@echo 'make test       all cases on sqlx, with what depends on them on the other libraries, the examples of'
+	@echo '                the documentation, and 1,000 simulated programs'
 	@echo 'make test-rest  the cases on the other faces, and on connections of pools'
 	@echo 'make matrix     the cases on PostgreSQL 13 to 18, also behind PgBouncer and as a role of hostile'
 	@echo '                settings, and a table of what passed; downloads servers with npm;'
@@ -62,26 +65,26 @@ check: lint
 		$(CARGO) test -p lockapi --lib --tests && $(CARGO) test -p lockapi-conformance --test memory; \
 	fi
 
-test: lint
+lint-all: lint
 	for features in '' tracing metrics opentelemetry tower; do \
 		$(CARGO) clippy -p lockapi --no-default-features --features "$$features" -- -D warnings || exit; \
 	done
-	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps
-	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps -p lockapi --features tower,tracing,metrics,opentelemetry
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps $(FEATURES)
+
+test:
+	@sh .ci/deps.sh test
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-		$(NEXTEST); \
+		$(NEXTEST) $(FEATURES); \
 	else \
-		$(FILES); $(CARGO) test --lib --bins --tests; \
+		$(FILES); $(CARGO) test --lib --bins --tests $(FEATURES); \
 	fi
-	$(CARGO) test -p lockapi --all-features --test telemetry --test traces --test propagators \
-		--test tower --test requests --test idempotent
-	$(CARGO) test --doc
+	$(CARGO) test --doc $(FEATURES)
 	@$(MAKE) simulate ARGS='--small --seeds 1000'
 
 test-rest:
 	@sh .ci/deps.sh test
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-		$(NEXTEST) --ignore-default-filter -E 'not default()'; \
+		$(NEXTEST) $(FEATURES) --ignore-default-filter -E 'not default()'; \
 	else \
 		echo 'make test ran them: cargo-nextest is not there to choose'; \
 	fi
