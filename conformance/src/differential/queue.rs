@@ -439,6 +439,7 @@ impl<C: Connection> Pair<'_, C> {
                     3 => Outcome::Release,
                     4 => Outcome::Abandon,
                     5 => Outcome::Extend(time),
+                    6 => Outcome::Defer(time),
                     _ => Outcome::Ack,
                 };
                 (self.ticket(*back), outcome)

@@ -227,7 +227,7 @@ impl Delivery {
     }
 
     /// Postpones it: it is delivered again after `time`, at most [`MAX_DELAY`](super::MAX_DELAY), and this
-    /// delivery does not count.
+    /// delivery does not count. It was begun in time, so it does not [expire](super::Job::ttl) any more.
     ///
     /// # Cancel safety
     /// When dropped, the outcome is still sent.

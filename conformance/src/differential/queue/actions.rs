@@ -106,7 +106,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         )
             .prop_map(|(acks, claim)| Action::CompleteAndClaim(acks, claim)),
         1 => any::<bool>().prop_map(Action::SearchBelowFloors),
-        4 => prop::collection::vec((0..6u8, 0..7u8, 1..4u8), few.clone()).prop_map(Action::Settle),
+        4 => prop::collection::vec((0..6u8, 0..8u8, 1..4u8), few.clone()).prop_map(Action::Settle),
         2 => prop::collection::vec((0..6u8, any::<bool>()), few.clone()).prop_map(Action::Acks),
         1 => prop::collection::vec(0..8u8, few.clone()).prop_map(Action::Stand),
         1 => (1..4u8).prop_map(Action::Take),

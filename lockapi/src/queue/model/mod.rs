@@ -459,11 +459,14 @@ impl Jobs {
             } else {
                 live.running = None;
             }
-            if matches!(want.kind, 0 | 2) {
+            if matches!(want.kind, 0 | 2 | 7) {
                 live.set_due(now.saturating_add(want.time));
             }
-            if matches!(want.kind, 2 | 3) {
+            if matches!(want.kind, 2 | 3 | 7) {
                 live.attempt -= 1;
+            }
+            if want.kind == 2 {
+                live.expires_at = None;
             }
             if !want.error.is_empty() {
                 live.error.clone_from(&want.error);

@@ -38,7 +38,9 @@ impl Run {
                     self.settings.observer.dropped(&running.delivery);
                 }
                 self.pause_claims();
-                Ending::Snoozed(UNSPAWNED)
+                self.notify_observer(&running, &Ending::Snoozed(UNSPAWNED), took);
+                self.settle(running.delivery, Outcome::Defer(UNSPAWNED));
+                return;
             }
         };
         self.finish(running, took, ending);
@@ -180,7 +182,7 @@ impl Run {
                 &mut self.summary.dead
             }
             (_, Outcome::Ack) => &mut self.summary.done,
-            (_, Outcome::Snooze(_)) => &mut self.summary.snoozed,
+            (_, Outcome::Snooze(_) | Outcome::Defer(_)) => &mut self.summary.snoozed,
             (_, Outcome::Release) => &mut self.summary.released,
             _ => &mut self.summary.failed,
         };

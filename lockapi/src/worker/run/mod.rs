@@ -319,7 +319,7 @@ impl Run {
         let Some(handler) = self.handlers.of(delivery.name()) else {
             // Another worker may have one, such as a newer version of this program.
             let time = UNHANDLED.mul_f64(0.5 + fastrand::f64());
-            self.settle(delivery, Outcome::Snooze(time));
+            self.settle(delivery, Outcome::Defer(time));
             return;
         };
         self.settings.observer.started(&delivery);
