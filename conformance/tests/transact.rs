@@ -602,6 +602,30 @@ async fn a_transaction_that_is_left_open_in_another_is_not_taken_for_it_by_diese
     }
 }
 
+/// With sqlx a savepoint that is given up while it is under way takes the whole transaction with it: what follows is
+/// outside of it, and is told of.
+#[tokio::test]
+async fn a_savepoint_that_is_given_up_ends_the_transaction_of_sqlx() {
+    let url = Cluster::shared().expect("a server").url();
+    let retry = Retry::default();
+    let (client, table) = written(url).await;
+    let pool = PgPoolOptions::new().max_connections(1);
+    let pool = pool.connect(url).await.expect("connected");
+    let work = lockapi_sqlx::transact(&pool, &retry, &["row"], |mut tx| {
+        let write = format!("INSERT INTO {table} VALUES (1)");
+        async move {
+            let write = sqlx::raw_sql(sqlx::AssertSqlSafe(write));
+            write.execute(&mut *tx).await?;
+            let begun = poll_then_drop(tx.begin(), 1).await;
+            assert!(!begun, "the server has not answered yet");
+            Ok(())
+        }
+    });
+    assert_invalid(work.await);
+    assert!(is_clean(&pool).await);
+    assert_rows(&client, &table, 0).await;
+}
+
 /// Work that panics leaves a connection that goes on, in no transaction.
 #[tokio::test]
 async fn blocking_work_that_panics_leaves_no_transaction_open() {

@@ -152,6 +152,8 @@ fn an_edited_job_is_due_where_claims_look() {
         (&[JobEdit::new().now().payload("2")][..], 0),
         (&[JobEdit::new().priority(Priority::Normal)], 0),
         (&[high()], 1),
+        (&[JobEdit::new().priority(Priority::Urgent)], 1),
+        (&[JobEdit::new().priority(Priority::Low)], 1),
         (&[high().now()], 1),
         (&[JobEdit::new().at(far), JobEdit::new().now()], 1),
     ] {
