@@ -52,6 +52,7 @@ mod queue_keys;
 mod queue_limits;
 mod queue_locked;
 mod queue_outage;
+mod queue_progress;
 mod queue_spy;
 mod queue_sql;
 mod rights;
@@ -142,6 +143,7 @@ const MODULES: &[&[Case]] = &[
     queue_limits::CASES,
     queue_locked::CASES,
     queue_outage::CASES,
+    queue_progress::CASES,
     ids::CASES,
     ids_limits::CASES,
     ids_processes::CASES,

@@ -15,8 +15,8 @@ use lockapi::suite::driver::Operation;
 use lockapi::suite::memory::ModelState;
 use lockapi::suite::queue::{
     Ack, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, Discard, FOR_EVER,
-    HoldKey, Keys, Name, NewJob, Purge, Push, PushKeyed, ReadDeliveryState, Redrive,
-    SearchBelowFloors, SetPaused, Settle, SweepQueues, Take,
+    HoldKey, Keys, Name, NewJob, Purge, Push, PushKeyed, ReadDeliveryState, Redrive, Report,
+    SearchBelowFloors, SetPaused, Settle, SweepProgress, SweepQueues, Take,
 };
 
 pub use actions::{Action, GroupAction, actions};
@@ -241,6 +241,7 @@ impl<C: Connection> Pair<'_, C> {
             Action::CancelOne(back) => self.cancel_one(*back).await,
             Action::Edit(back, edit) => self.edit_one(*back, *edit).await,
             Action::List(..) | Action::Read(..) | Action::Queues => self.look_up(action).await,
+            Action::Report(reports) => self.report(reports).await,
             Action::Sweep => {
                 // How many idempotency keys of others went with it is no matter.
                 self.both(SweepQueues {
@@ -248,6 +249,12 @@ impl<C: Connection> Pair<'_, C> {
                     most: 100,
                 })
                 .await;
+                // Neither is how many reports of others did.
+                let sweep = SweepProgress {
+                    after: 0,
+                    most: 100_000,
+                };
+                self.both(sweep).await;
             }
             Action::Expire(most, small, own) => self.expire(*most, *small, *own).await,
             Action::Elapse(_) => {}
@@ -274,6 +281,23 @@ impl<C: Connection> Pair<'_, C> {
         };
         let (real, model) = self.compare(&of(|it| it.0), &of(|it| it.1)).await;
         assert_eq!(real, model, "where they stand");
+    }
+
+    async fn report(&mut self, reports: &[(u8, u8)]) {
+        let reports: Vec<_> = reports
+            .iter()
+            .map(|(back, done)| (self.ticket(*back), *done))
+            .collect();
+        let of = |side: fn(Both<Ticket>) -> Ticket| -> Vec<_> {
+            let reports = reports.iter().map(|(tickets, done)| Report {
+                ticket: side(*tickets),
+                millionths: i64::from(*done) * 1_000_000 / 255,
+                note: format!("{done} '\"\\ \u{e4}"),
+            });
+            reports.collect()
+        };
+        let (real, model) = self.compare(&of(|it| it.0), &of(|it| it.1)).await;
+        assert_eq!(real, model, "{reports:?}");
     }
 
     async fn push(&mut self, jobs: &[(u8, u8, u8)]) {

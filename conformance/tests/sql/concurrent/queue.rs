@@ -53,7 +53,7 @@ pub(super) fn push(names: &'static [&'static str]) -> Step {
     })
 }
 
-fn ticket(side: &Side, name: &str) -> Ticket {
+pub(super) fn ticket(side: &Side, name: &str) -> Ticket {
     Ticket {
         id: side.given(&format!("job {name}")),
         token: side.given(&format!("delivery {name}")),
@@ -144,7 +144,7 @@ fn reject() -> Outcome {
     }
 }
 
-fn extend() -> Outcome {
+pub(super) fn extend() -> Outcome {
     Outcome::Extend(std::time::Duration::from_mins(5))
 }
 
@@ -326,7 +326,7 @@ pub(super) fn count() -> Step {
 }
 
 /// As a claim has it.
-const LOCK: &str = "SELECT FROM lockapi.job WHERE namespace = $n FOR UPDATE";
+pub(super) const LOCK: &str = "SELECT FROM lockapi.job WHERE namespace = $n FOR UPDATE";
 const LOCK_DEAD: &str = "SELECT FROM lockapi.job_archive WHERE namespace = $n FOR UPDATE";
 
 #[test]
