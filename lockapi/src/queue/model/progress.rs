@@ -19,6 +19,11 @@ impl Jobs {
         self.told.len()
     }
 
+    /// The server has crashed: the table is not logged.
+    pub(crate) fn forget_reports(&mut self) {
+        self.told.clear();
+    }
+
     /// Answers whether it was stored.
     pub(crate) fn report(&mut self, now: i64, want: &Report) -> bool {
         let (id, token) = (want.ticket.id, want.ticket.token);
