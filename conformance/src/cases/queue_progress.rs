@@ -11,7 +11,6 @@ use lockapi::{Backend, BackendOptions, ErrorKind, Queue, blocking};
 use super::queue::{by_hand, by_hand_from, job, one};
 use super::worker::summary;
 use crate::context::{Context, MINUTE};
-use crate::face::off_runtime;
 use crate::harness::register;
 use crate::patience::eventually;
 
@@ -186,8 +185,11 @@ async fn progress_is_reported_by_handlers_on_threads(cx: Context) {
     };
     let options = WorkerOptions::default();
     let worker = blocking::Worker::new(&queue.into()).handle_with("count", options, handler);
-    let run = off_runtime(move || worker.run_until_idle()).await;
-    assert_eq!(run.unwrap(), summary! { claimed: 1, done: 1 });
+    let run = tokio::task::spawn_blocking(move || worker.run_until_idle());
+    assert_eq!(
+        run.await.unwrap().unwrap(),
+        summary! { claimed: 1, done: 1 }
+    );
     shown(&cx, &backend, id, 0.25, "on a thread").await;
 }
 

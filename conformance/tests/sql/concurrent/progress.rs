@@ -75,10 +75,10 @@ fn a_report_waits_for_nobody_at_its_job() {
 
 #[test]
 fn the_report_that_comes_last_stays() {
-    for before in [&[] as &[&Step], &[&report(&["a"], 10)]] {
-        let before = [&[&push(&["a"]), &claim(1)], before].concat();
+    let (push, claim, told) = (push(&["a"]), claim(1), report(&["a"], 10));
+    for before in [&[&push, &claim] as &[&Step], &[&push, &claim, &told]] {
         let (first, second) = (report(&["a"], 40), report(&["a"], 30));
-        let schedule = Schedule::new(&before, &first, &second, Meets::Waits);
+        let schedule = Schedule::new(before, &first, &second, Meets::Waits);
         schedule.then(&shown()).run();
     }
 }
@@ -97,10 +97,14 @@ fn claim_and_report_by_another() -> Step {
 /// Its job is still its own in its snapshot, and the row is not any more when it may go on.
 #[test]
 fn a_late_report_does_not_replace_that_of_the_next_delivery() {
-    for before in [&[] as &[&Step], &[&report(&["a"], 10)]] {
-        let before = [&[&push(&["a"]), &claim(1)], before, &[&elapse(2)]].concat();
+    let (push, claim, told) = (push(&["a"]), claim(1), report(&["a"], 10));
+    let late = elapse(2);
+    for before in [
+        &[&push, &claim, &late] as &[&Step],
+        &[&push, &claim, &told, &late],
+    ] {
         let first = claim_and_report_by_another();
-        let schedule = Schedule::new(&before, &first, &report(&["a"], 90), Meets::Waits);
+        let schedule = Schedule::new(before, &first, &report(&["a"], 90), Meets::Waits);
         schedule.then(&shown()).run();
     }
 }
@@ -180,10 +184,10 @@ fn a_part_of_the_reports_follows_the_numbers() {
 
 #[test]
 fn reports_are_stored_in_the_order_of_numbers() {
-    for before in [&[] as &[&Step], &[&report(BACKWARD, 10)]] {
-        let before = [&[&push(FORWARD), &claim(3)], before].concat();
+    let (push, claim, told) = (push(FORWARD), claim(3), report(BACKWARD, 10));
+    for before in [&[&push, &claim] as &[&Step], &[&push, &claim, &told]] {
         let of = |names| report(names, 40);
-        Order::new(&before, &of(MIDDLE), &of(FORWARD), &of(BACKWARD)).run();
+        Order::new(before, &of(MIDDLE), &of(FORWARD), &of(BACKWARD)).run();
     }
 }
 
