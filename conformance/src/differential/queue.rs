@@ -16,7 +16,7 @@ use lockapi::suite::memory::ModelState;
 use lockapi::suite::queue::{
     Ack, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, Discard, FOR_EVER,
     HoldKey, Keys, Name, NewJob, Purge, Push, PushKeyed, ReadDeliveryState, Redrive, Report,
-    SearchBelowFloors, SetPaused, Settle, SweepProgress, SweepQueues, Take,
+    SearchBelowFloors, SetPaused, Settle, SweepQueues, Take,
 };
 
 pub use actions::{Action, GroupAction, actions};
@@ -214,10 +214,7 @@ impl<C: Connection> Pair<'_, C> {
                     self.same_job(*real, *model);
                 }
             }
-            Action::Purge(most) => {
-                let (name, most) = (self.name(), i64::from(*most));
-                self.same(Purge { name, most }).await;
-            }
+            Action::Purge(most) => self.purge(i64::from(*most)).await,
             Action::Redrive(most) => {
                 let redrive = Redrive {
                     name: self.name(),
@@ -249,12 +246,6 @@ impl<C: Connection> Pair<'_, C> {
                     most: 100,
                 })
                 .await;
-                // Neither is how many reports of others did.
-                let sweep = SweepProgress {
-                    after: 0,
-                    most: 100_000,
-                };
-                self.both(sweep).await;
             }
             Action::Expire(most, small, own) => self.expire(*most, *small, *own).await,
             Action::Elapse(_) => {}
@@ -281,6 +272,11 @@ impl<C: Connection> Pair<'_, C> {
         };
         let (real, model) = self.compare(&of(|it| it.0), &of(|it| it.1)).await;
         assert_eq!(real, model, "where they stand");
+    }
+
+    async fn purge(&mut self, most: i64) {
+        let name = self.name();
+        self.same(Purge { name, most }).await;
     }
 
     async fn report(&mut self, reports: &[(u8, u8)]) {

@@ -1,5 +1,6 @@
 //! Two sessions at the report of one job.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lockapi::suite::admin::ReadJob;
@@ -109,50 +110,43 @@ fn a_late_report_does_not_replace_that_of_the_next_delivery() {
     }
 }
 
-#[test]
-fn a_report_that_somebody_has_locked_is_not_swept() {
-    let before = [&push(&["a"]), &claim(1), &report(&["a"], 40), &ack(&["a"])];
-    let lock = sql("SELECT FROM lockapi.job_progress WHERE note = $n FOR UPDATE");
-    for first in [sweep("a"), lock] {
-        let meets = Meets::Skips("0 swept");
-        Schedule::new(&before, &first, &sweep("a"), meets).run();
-    }
-}
-
+/// One after the other, where nobody else sweeps: where the job has no report, a part is of others.
 #[test]
 fn reports_are_swept_with_the_last_of_their_job() {
-    let (push, report) = (push(&["a"]), report(&["a"], 40));
-    let kept = [&push, &claim(1), &report, &sweep("a"), &shown()];
-    agree(Plans::Engine, &kept);
-    let dead = [
-        &push,
-        &claim(1),
-        &report,
-        &settle(&["a"], nack()),
-        &sweep("a"),
-        &shown(),
-    ];
-    agree(Plans::Engine, &dead);
-    agree(
-        Plans::Engine,
-        &[&push, &claim_and_reject(), &report, &sweep("a"), &shown()],
-    );
-    let gone = [
-        &push,
-        &claim(1),
-        &report,
-        &ack(&["a"]),
-        &sweep("a"),
-        &sweep("a"),
-    ];
-    agree(Plans::Engine, &gone);
+    let (push, claim, report) = (push(&["a"]), claim(1), report(&["a"], 40));
+    let (sweep, ack) = (sweep("a"), ack(&["a"]));
+    let lock = sql("SELECT FROM lockapi.job_progress WHERE note = $n FOR UPDATE");
+    for first in [&sweep, &lock] {
+        let before = [&push, &claim, &report, &ack];
+        let schedule = Schedule::new(&before, first, &sweep, Meets::Skips("0 swept"));
+        schedule.at(own_url()).run();
+    }
+    let (nack, dead) = (settle(&["a"], nack()), claim_and_reject());
+    for steps in [
+        &[&push, &claim, &report, &sweep, &shown()] as &[&Step],
+        &[&push, &claim, &report, &nack, &sweep, &shown()],
+        &[&push, &dead, &report, &sweep, &shown()],
+        &[&push, &claim, &report, &ack, &sweep, &sweep],
+    ] {
+        as_in_the_model(Plans::Engine, steps);
+    }
+    in_parts();
 }
 
-/// Rows of others lie in between, so they are not counted.
-#[test]
-fn a_part_of_the_reports_follows_the_numbers() {
-    let names = &["a", "b", "c"];
-    let parts = |most| {
+fn as_in_the_model(plans: Plans, steps: &[&Step]) {
+    let on = |mut side: Side| {
+        side.namespace = format!("n{:016x}", fastrand::u64(..));
+        let mut given = BTreeMap::new();
+        let seen = steps.iter().map(|step| side.run(step, &mut given));
+        seen.collect::<Vec<_>>()
+    };
+    let server = on(Side::server(own_url(), plans));
+    assert_eq!(server, on(Side::model()), "the server and the model");
+}
+
+/// A part is what follows in the order of the numbers, whatever the plan is.
+fn in_parts() {
+    let part = |most| {
         let batch = move |side: &Side| {
             vec![SweepProgress {
                 after: side.given("job a") - 1,
@@ -165,21 +159,14 @@ fn a_part_of_the_reports_follows_the_numbers() {
         })
     };
     let steps = [
-        &push(names),
+        &push(&["a", "b", "c"]),
         &claim(3),
         &report(&["c", "a", "b"], 40),
         &ack(&["a", "b"]),
-        &parts(1),
-        &parts(2),
+        &part(1),
+        &part(2),
     ];
-    let on = |mut side: Side| {
-        side.namespace = format!("n{:016x}", fastrand::u64(..));
-        let mut given = std::collections::BTreeMap::new();
-        let seen = steps.iter().map(|step| side.run(step, &mut given));
-        seen.collect::<Vec<_>>()
-    };
-    let server = on(Side::server(own_url(), Plans::Scans));
-    assert_eq!(server, on(Side::model()), "the server and the model");
+    as_in_the_model(Plans::Scans, &steps);
 }
 
 #[test]
