@@ -267,7 +267,7 @@ async fn progress_of_thousands_is_reported_at_once(cx: Context) {
     };
     eventually("all are shown", async || {
         cx.pass(Duration::from_millis(100)).await;
-        told().await == [Some(80); 2000]
+        told().await == vec![Some(80); 2000]
     })
     .await;
 }
