@@ -72,8 +72,10 @@ mod versioned;
 mod views;
 mod waits;
 mod worker;
+mod worker_batches;
 mod worker_endings;
 mod worker_fleet;
+mod worker_layers;
 mod worker_outage;
 mod worker_threads;
 mod worker_transactions;
@@ -151,6 +153,8 @@ const MODULES: &[&[Case]] = &[
     worker_fleet::CASES,
     worker_transactions::CASES,
     worker_threads::CASES,
+    worker_batches::CASES,
+    worker_layers::CASES,
     worker_outage::CASES,
     schedule::CASES,
     schedule_times::CASES,

@@ -13,13 +13,19 @@ pub(crate) struct Slots {
     freed: AtomicWaker,
 }
 
-/// The place of one handler.
-pub(crate) struct Slot(Arc<Slots>);
+/// The place of one handler; none for what runs in the place of another.
+pub(crate) struct Slot(Option<Arc<Slots>>);
+
+impl Slot {
+    pub(crate) fn none() -> Self {
+        Self(None)
+    }
+}
 
 impl Slots {
     pub(crate) fn take(self: &Arc<Self>) -> Slot {
         self.used.fetch_add(1, Ordering::AcqRel);
-        Slot(Arc::clone(self))
+        Slot(Some(Arc::clone(self)))
     }
 
     pub(crate) fn used(&self) -> usize {
@@ -34,7 +40,9 @@ impl Slots {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.0.used.fetch_sub(1, Ordering::AcqRel);
-        self.0.freed.wake();
+        if let Some(slots) = &self.0 {
+            slots.used.fetch_sub(1, Ordering::AcqRel);
+            slots.freed.wake();
+        }
     }
 }

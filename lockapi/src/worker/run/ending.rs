@@ -24,7 +24,13 @@ impl Run {
             return;
         };
         let took = self.queue.now().saturating_sub(running.since);
-        self.pace.handled(took);
+        if !running.shares {
+            self.pace.handled(took);
+        }
+        let verdict = match verdict {
+            Verdict::Answered(Err(Failed(Kind::NotRun))) => Verdict::NotRun { reported: false },
+            verdict => verdict,
+        };
         if !matches!(verdict, Verdict::NotRun { .. }) {
             self.spawn_pauses.end();
         }
@@ -61,6 +67,7 @@ impl Run {
             }
             Kind::Reject(error) => Ending::Rejected { error },
             Kind::Snooze(time) => Ending::Snoozed(time.min(MAX_DELAY)),
+            Kind::NotRun => Ending::Snoozed(UNSPAWNED),
         }
     }
 
