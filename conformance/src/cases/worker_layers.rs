@@ -15,7 +15,7 @@ use super::worker::{Gate, Gated, attempts, job, push, run, summary};
 use crate::context::{Context, MINUTE};
 use crate::fixture::Jobs;
 use crate::harness::register;
-use crate::patience::{eventually, soon};
+use crate::patience::{eventually, not_yet, soon};
 
 register! { "worker_layers":
     Q29 layers_are_around_each_attempt_in_the_order_in_which_they_were_added;
@@ -25,6 +25,7 @@ register! { "worker_layers":
     Q29 layers_are_dropped_with_their_handler;
     Q29 attempt_is_a_handler_that_runs_until_its_layers_have_ended;
     Q29 layers_are_around_each_job_of_a_batch;
+    Q29 call_has_its_place_until_the_layers_of_its_jobs_have_ended;
     Q29 layer_cannot_undo_what_its_handler_has_acknowledged [Transactions];
     Q29 layers_of_threads_are_around_each_attempt_and_decide;
     Q29 layers_of_threads_are_around_each_job_of_a_batch;
@@ -361,6 +362,43 @@ async fn layers_are_around_each_job_of_a_batch(cx: Context) {
         assert_eq!(errors(&queue).await, ["no", "not this one"]);
         clear(&cx, &queue).await;
     }
+}
+
+async fn call_has_its_place_until_the_layers_of_its_jobs_have_ended(cx: Context) {
+    let queue = cx.queue().await;
+    push(&queue, 4).await;
+    let (ends, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (end, may) = (Arc::clone(&ends), Arc::clone(&may_end));
+    let worker = Worker::new(queue)
+        .layer(move |job: Working, next: Next| {
+            let (end, may) = (Arc::clone(&end), Arc::clone(&may));
+            async move {
+                let outcome = next.run().await;
+                if job.payload() == "1" {
+                    end.add_permits(1);
+                    may.acquire().await?.forget();
+                }
+                outcome
+            }
+        })
+        .handle_batch("count", BatchOptions::new(2), move |jobs| {
+            for (number, job) in jobs {
+                let _: usize = number;
+                job.answer(Ok(()));
+            }
+            async { Ok(()) }
+        });
+    let worker = run(worker.concurrency(1).prefetch(0));
+    soon("it has ended", ends.acquire()).await.unwrap().forget();
+    not_yet("no other call begins", async {
+        while cx.jobs().await.waiting == 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    may_end.add_permits(1);
+    eventually("all are told", async || cx.jobs().await == Jobs::default()).await;
+    assert_eq!(worker.end().await, summary! { claimed: 4, done: 4 });
 }
 
 /// Ends what a scene has left.

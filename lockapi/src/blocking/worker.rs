@@ -282,12 +282,12 @@ impl Worker {
     /// Runs the layers of a job of a batch on a thread, if there are any.
     fn around(&self) -> Around {
         let (pool, layers) = (Arc::clone(&self.pool), self.layers.reader());
-        Arc::new(move |context, work| {
+        Arc::new(move |context, work, slot| {
             if layers.get().is_empty() {
                 return work;
             }
             let layers = layers.clone();
-            on_thread(&pool, Slot::none(), move || {
+            on_thread(&pool, slot, move || {
                 let work: Works = Box::new(move || block_on(work));
                 layers::run(layers.get(), &Context(context), work)
             })

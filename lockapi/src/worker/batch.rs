@@ -144,11 +144,13 @@ pub(crate) type Start<T> = Arc<dyn Fn(Vec<(T, BatchJob)>, Slot) -> Work + Send +
 
 /// What a call runs in.
 pub(crate) struct Place {
-    pub(super) slot: Slot,
+    pub(super) slot: Arc<Slot>,
     pub(super) queue: Arc<dyn Queue>,
     pub(super) timeout: Option<Duration>,
     /// Whether it waits for jobs that are not there yet.
     pub(super) waits: bool,
+    /// Whether there may be layers, which it does not wait for without a limit.
+    pub(super) layered: bool,
 }
 
 /// A call from its first job on, and how long it took.
@@ -169,7 +171,7 @@ where
             state: Mutex::new(State {
                 assigned: 0,
                 ready: 0,
-                closed: false,
+                slot: Some(Arc::clone(&place.slot)),
                 members: Some(Vec::new()),
             }),
             changed: Notify::new(),
@@ -214,18 +216,26 @@ pub(crate) trait Seats: Send + Sync {
 }
 
 /// A seat in a call that its job has not taken yet; dropped, the call does not wait for it.
-pub(crate) struct Seat(Arc<dyn Seats>);
+pub(crate) struct Seat {
+    call: Arc<dyn Seats>,
+    slot: Arc<Slot>,
+}
 
 impl Seat {
+    /// That of the call.
+    pub(super) fn slot(&self) -> &Arc<Slot> {
+        &self.slot
+    }
+
     /// Takes the seat, and waits for the answer.
     pub(super) fn join(self, context: Context) -> Work {
-        Arc::clone(&self.0).join(context, self)
+        Arc::clone(&self.call).join(context, self)
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.ready();
+        self.call.ready();
     }
 }
 
@@ -239,7 +249,8 @@ struct State<T> {
     assigned: usize,
     /// How many of them are members, or will not be.
     ready: usize,
-    closed: bool,
+    /// Nothing once it takes no more jobs.
+    slot: Option<Arc<Slot>>,
     /// Nothing once the handler has begun.
     members: Option<Vec<Member<T>>>,
 }
@@ -283,27 +294,27 @@ impl<T> Call<T> {
 impl<T: DeserializeOwned + Send + 'static> Seats for Call<T> {
     fn assign(self: Arc<Self>) -> Option<Seat> {
         let mut state = self.lock();
-        if state.closed {
-            return None;
-        }
+        let slot = state.slot.clone()?;
         state.assigned += 1;
-        state.closed = state.assigned == self.most;
+        let full = state.assigned == self.most;
         drop(state);
-        self.changed.notify_one();
-        Some(Seat(self))
+        if full {
+            self.close();
+        }
+        Some(Seat { call: self, slot })
     }
 
     fn room(&self) -> usize {
         let state = self.lock();
-        if state.closed {
-            0
-        } else {
-            self.most - state.assigned
+        match state.slot {
+            Some(_) => self.most - state.assigned,
+            None => 0,
         }
     }
 
     fn close(&self) {
-        self.lock().closed = true;
+        let slot = self.lock().slot.take();
+        drop(slot);
         self.changed.notify_one();
     }
 
@@ -342,7 +353,7 @@ impl<T> Drop for Unanswered<T> {
 }
 
 /// Gathers jobs, calls the handler, and answers those that it has not answered.
-async fn run<T: Send + 'static>(
+async fn run<T: DeserializeOwned + Send + 'static>(
     call: Arc<Call<T>>,
     start: Start<T>,
     gather: Duration,
@@ -353,6 +364,7 @@ async fn run<T: Send + 'static>(
         queue,
         timeout,
         waits,
+        layered,
     } = place;
     let since = queue.now();
     let mut unanswered = Unanswered {
@@ -361,11 +373,19 @@ async fn run<T: Send + 'static>(
         with: Failed(Kind::NotRun),
     };
     if waits && !gather.is_zero() {
-        unless(queue.sleep(gather), call.until(|state| state.closed)).await;
+        unless(
+            queue.sleep(gather),
+            call.until(|state| state.slot.is_none()),
+        )
+        .await;
     }
-    call.lock().closed = true;
+    call.close();
     let ready = call.until(|state| state.ready == state.assigned);
-    unless(queue.sleep(LATE), ready).await;
+    if layered {
+        unless(queue.sleep(LATE), ready).await;
+    } else {
+        ready.await;
+    }
     let members = call.lock().members.take().unwrap_or_default();
     let (here, gone): (Vec<_>, Vec<_>) = members
         .into_iter()
@@ -378,7 +398,7 @@ async fn run<T: Send + 'static>(
     unanswered.answers = here.iter().map(|it| Arc::clone(&it.job.answer)).collect();
     let jobs = here.into_iter().map(|it| (it.payload, it.job)).collect();
     let ended = {
-        let work = Box::pin(async move { start(jobs, slot).await });
+        let work = Box::pin(async move { start(jobs, Slot::Shared(slot)).await });
         let work = AssertUnwindSafe(work).catch_unwind();
         let given_up = pin!(async {
             let lost = pin!(all_lost(&contexts, &unanswered.answers));

@@ -15,7 +15,7 @@ use super::batch::{BatchOptions, Open};
 use super::context::Context;
 use super::data::Data;
 use super::failed::Failed;
-use super::layers::{Around, around, layered};
+use super::layers::{Around, Layer, around, layered};
 use super::pace::exponential;
 use super::slots::Slot;
 use crate::error::{Error, ErrorKind, Result};
@@ -106,7 +106,7 @@ pub(super) struct Batch {
     pub(super) name: String,
     pub(super) options: BatchOptions,
     pub(super) open: Open,
-    /// What is around each of its jobs, the innermost first.
+    /// Puts layers of another kind around each of its jobs.
     around: Option<Around>,
 }
 
@@ -116,7 +116,7 @@ pub(super) struct Handlers {
     named: HashMap<String, Handler>,
     fallback: Option<Handler>,
     pub(super) batches: Vec<Batch>,
-    layers: Vec<Around>,
+    layers: Vec<Layer>,
     data: Data,
     twice: Option<String>,
 }
@@ -157,7 +157,7 @@ impl Handlers {
         });
     }
 
-    pub(super) fn add_layer(&mut self, layer: Around) {
+    pub(super) fn add_layer(&mut self, layer: Layer) {
         self.layers.push(layer);
     }
 
@@ -166,7 +166,7 @@ impl Handlers {
         if self.layers.is_empty() {
             return;
         }
-        let layers: Arc<[Around]> = self.layers.as_slice().into();
+        let layers: Arc<[Layer]> = self.layers.as_slice().into();
         for handler in self.named.values_mut().chain(&mut self.fallback) {
             if let Runs::Job(begin) = &mut handler.runs {
                 *begin = layered(Arc::clone(begin), Arc::clone(&layers));
@@ -174,13 +174,28 @@ impl Handlers {
         }
     }
 
-    /// Puts the layers around the share of one job in a call.
-    pub(super) fn around(&self, batch: &Batch, context: &Context, work: Work) -> Work {
+    /// Whether the jobs of a call may have layers.
+    pub(super) fn may_have_layers(&self, batch: &Batch) -> bool {
+        batch.around.is_some() || !self.layers.is_empty()
+    }
+
+    /// Puts the layers around the share of one job in a call, which has this slot.
+    pub(super) fn around(
+        &self,
+        batch: &Batch,
+        context: &Context,
+        work: Work,
+        slot: &Arc<Slot>,
+    ) -> Work {
+        let shared = || Slot::Shared(Arc::clone(slot));
         let work = match &batch.around {
-            Some(around) => around(context.clone(), work),
+            Some(around) => around(context.clone(), work, shared()),
             None => work,
         };
-        around(&self.layers, context, work)
+        if self.layers.is_empty() {
+            return work;
+        }
+        around(&self.layers, context, work, shared())
     }
 
     /// The number of jobs that any handler takes in a call; nothing where some take one at a time.

@@ -14,7 +14,10 @@ use super::handlers::Begin;
 use super::slots::Slot;
 
 /// Puts a layer around the work on a job.
-pub(crate) type Around = Arc<dyn Fn(Context, Work) -> Work + Send + Sync>;
+pub(super) type Layer = Arc<dyn Fn(Context, Work) -> Work + Send + Sync>;
+
+/// Puts layers around the work on a job, which share the slot.
+pub(crate) type Around = Arc<dyn Fn(Context, Work, Slot) -> Work + Send + Sync>;
 
 /// What a [layer](super::Worker::layer) is around: the layers that were added after it, and the handler.
 #[must_use = "the job's handler runs only if this does"]
@@ -40,7 +43,7 @@ impl fmt::Debug for Next {
     }
 }
 
-pub(super) fn layer<F, W>(layer: F) -> Around
+pub(super) fn layer<F, W>(layer: F) -> Layer
 where
     F: Fn(Context, Next) -> W + Send + Sync + 'static,
     W: Future<Output = Result<(), Failed>> + Send,
@@ -52,20 +55,21 @@ where
     })
 }
 
-/// Puts layers around work; the first is the outermost.
-pub(super) fn around(layers: &[Around], context: &Context, work: Work) -> Work {
+/// Puts layers around work, in a slot; the first is the outermost.
+pub(super) fn around(layers: &[Layer], context: &Context, work: Work, slot: Slot) -> Work {
     let layers = layers.iter().rev();
-    layers.fold(work, |work, layer| layer(context.clone(), work))
+    let work = layers.fold(work, |work, layer| layer(context.clone(), work));
+    Box::pin(async move {
+        let _slot = slot;
+        work.await
+    })
 }
 
-/// A handler with layers around it, which take its slot: it may end before they do.
-pub(super) fn layered(begin: Begin, layers: Arc<[Around]>) -> Begin {
+/// A handler with layers around it, which share its slot: each may end before the others do.
+pub(super) fn layered(begin: Begin, layers: Arc<[Layer]>) -> Begin {
     Arc::new(move |context, slot| {
-        let work = begin(context.clone(), Slot::none());
-        let work = around(&layers, &context, work);
-        Box::pin(async move {
-            let _slot = slot;
-            work.await
-        })
+        let slot = Arc::new(slot);
+        let work = begin(context.clone(), Slot::Shared(Arc::clone(&slot)));
+        around(&layers, &context, work, Slot::Shared(slot))
     })
 }

@@ -255,8 +255,8 @@ impl Worker {
     /// ```
     ///
     /// # Guarantees
-    /// - A call counts as one handler for [`concurrency`](Self::concurrency), from its first job on, and
-    ///   however many jobs it has: also while it gathers.
+    /// - A call counts as one handler for [`concurrency`](Self::concurrency), however many jobs it has:
+    ///   from its first job on, also while it gathers, until it and the layers of its jobs have ended.
     /// - Jobs are kept from others while they are gathered.
     /// - A payload that cannot be decoded fails its own job, which the handler does not see.
     /// - A job that is lost or cancelled is left out of a call that has not begun. In one that runs its

@@ -13,19 +13,17 @@ pub(crate) struct Slots {
     freed: AtomicWaker,
 }
 
-/// The place of one handler; none for what runs in the place of another.
-pub(crate) struct Slot(Option<Arc<Slots>>);
-
-impl Slot {
-    pub(crate) fn none() -> Self {
-        Self(None)
-    }
+/// The place of one handler.
+pub(crate) enum Slot {
+    Own(Arc<Slots>),
+    /// That of several parts, which is taken until the last has ended.
+    Shared(#[expect(dead_code, reason = "it is dropped")] Arc<Slot>),
 }
 
 impl Slots {
     pub(crate) fn take(self: &Arc<Self>) -> Slot {
         self.used.fetch_add(1, Ordering::AcqRel);
-        Slot(Some(Arc::clone(self)))
+        Slot::Own(Arc::clone(self))
     }
 
     pub(crate) fn used(&self) -> usize {
@@ -40,7 +38,7 @@ impl Slots {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if let Some(slots) = &self.0 {
+        if let Self::Own(slots) = self {
             slots.used.fetch_sub(1, Ordering::AcqRel);
             slots.freed.wake();
         }

@@ -101,10 +101,11 @@ impl Run {
         let batch = &self.handlers.batches[number];
         let options = batch.options.worker_options();
         let place = Place {
-            slot: self.slots.take(),
+            slot: Arc::new(self.slots.take()),
             queue: Arc::clone(&self.queue),
             timeout: options.unwrap_or(&self.settings.options).time(),
             waits: !self.until_idle,
+            layered: self.handlers.may_have_layers(batch),
         };
         let (seats, calling) = (batch.open)(place);
         self.calls.gathering.retain(|(of, _)| *of != number);
@@ -150,8 +151,9 @@ impl Run {
         let handling = Handling::of(&delivery);
         let batch = &self.handlers.batches[number];
         let work = handling.run(|| {
+            let slot = Arc::clone(seat.slot());
             let work = seat.join(context.clone());
-            self.handlers.around(batch, &context, work)
+            self.handlers.around(batch, &context, work, &slot)
         });
         // The time limit is that of the call.
         let attempt = attempt(work, context, Arc::clone(&self.queue), None);
