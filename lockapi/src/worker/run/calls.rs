@@ -15,6 +15,7 @@ use crate::worker::attempt::attempt;
 use crate::worker::batch::{Calling, Place, Seat, Seats};
 use crate::worker::context::Context;
 use crate::worker::handlers::{Batch, Runs};
+use crate::worker::observe::Observe;
 use crate::worker::report::Quiet;
 
 /// The calls of a worker, which has none unless it has handlers of batches.
@@ -147,6 +148,7 @@ impl Run {
     }
 
     fn join(&mut self, number: usize, seat: Seat, delivery: Arc<Delivery>) {
+        self.settings.observer.started(&delivery);
         let context = Context::new(Arc::clone(&delivery), self.handlers.data());
         let handling = Handling::of(&delivery);
         let batch = &self.handlers.batches[number];

@@ -343,6 +343,7 @@ impl Run {
             Runs::Job(begin) => begin,
             Runs::Batch(number) => return self.gather(*number, delivery),
         };
+        self.settings.observer.started(&delivery);
         let context = Context::new(Arc::clone(&delivery), self.handlers.data());
         let handling = Handling::of(&delivery);
         let slot = self.slots.take();
@@ -359,7 +360,6 @@ impl Run {
         attempt: impl Future<Output = Verdict> + Send + 'static,
         shares: bool,
     ) {
-        self.settings.observer.started(&delivery);
         self.begun += 1;
         let number = self.begun;
         let attempt = handling.around(attempt);
