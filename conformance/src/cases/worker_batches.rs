@@ -151,7 +151,7 @@ async fn call_begins_when_its_time_to_gather_is_over(cx: Context) {
     let queue = cx.queue().await;
     push(&queue, 2).await;
     let (handler, mut calls) = Calls::new();
-    let options = BatchOptions::new(3).gather(Duration::from_millis(300));
+    let options = BatchOptions::new(3).gather(Duration::from_secs(1));
     let worker = run(spawned(Worker::new(queue)).handle_batch("count", options, handler));
     calls.none_begins().await;
     let call = calls.begun().await;
@@ -247,10 +247,10 @@ async fn call_that_takes_too_long_fails_what_has_no_answer(cx: Context) {
     let queue = cx.queue().await;
     push_once(&queue, 3).await;
     let (handler, mut calls) = Calls::new();
-    let time = WorkerOptions::default().timeout(Duration::from_millis(200));
+    let time = WorkerOptions::default().timeout(Duration::from_secs(1));
     // The time to gather is not part of it.
     let options = BatchOptions::new(4)
-        .gather(Duration::from_millis(400))
+        .gather(Duration::from_millis(1200))
         .options(time);
     let worker = run(Worker::new(queue.clone()).handle_batch("count", options, handler));
     let mut call = calls.begun().await;
@@ -263,7 +263,7 @@ async fn call_that_takes_too_long_fails_what_has_no_answer(cx: Context) {
         summary! { claimed: 3, done: 1, dead: 2 }
     );
     let error = &errors(&queue).await["1"];
-    assert_eq!(error, "the handler did not end within 200ms");
+    assert_eq!(error, "the handler did not end within 1s");
 }
 
 async fn answer_counts_before_the_call_ends(cx: Context) {
@@ -292,12 +292,15 @@ async fn job_that_is_lost_is_left_out_of_its_call(cx: Context) {
     let (handler, mut calls) = Calls::new();
     let options = BatchOptions::new(3).gather(Duration::from_secs(60));
     let worker = Worker::new(queue.clone()).handle_batch("count", options, handler);
-    let seen = Lost::default();
+    let seen = Seen::default();
     let worker = run(worker.lease(LEASE).observe(seen.clone()));
-    eventually("they are gathered", async || cx.jobs().await.delivered == 2).await;
+    seen.gathered(2).await;
     cancel(&there, id).await;
     cx.pass(Duration::from_millis(600)).await;
-    eventually("it is lost", async || seen.0.load(Ordering::Acquire) == 1).await;
+    eventually("it is lost", async || {
+        seen.lost.load(Ordering::Acquire) == 1
+    })
+    .await;
     // The place of what is lost stays taken.
     queue.push(job(2)).await.unwrap();
     let call = calls.begun().await;
@@ -310,14 +313,29 @@ async fn job_that_is_lost_is_left_out_of_its_call(cx: Context) {
     );
 }
 
-/// How many jobs an observer was told are lost.
+/// How many jobs an observer was told have begun, and are lost.
 #[derive(Clone, Default)]
-struct Lost(Arc<AtomicUsize>);
+struct Seen {
+    begun: Arc<AtomicUsize>,
+    lost: Arc<AtomicUsize>,
+}
 
-impl Observe for Lost {
+impl Seen {
+    /// Waits until jobs are not only claimed but gathered.
+    async fn gathered(&self, jobs: usize) {
+        let all = async || self.begun.load(Ordering::Acquire) == jobs;
+        eventually("they are gathered", all).await;
+    }
+}
+
+impl Observe for Seen {
+    fn started(&self, _: &Delivery) {
+        self.begun.fetch_add(1, Ordering::AcqRel);
+    }
+
     fn finished(&self, _: &Delivery, ending: &lockapi::worker::Ending, _: Duration) {
         if *ending == lockapi::worker::Ending::Lost {
-            self.0.fetch_add(1, Ordering::AcqRel);
+            self.lost.fetch_add(1, Ordering::AcqRel);
         }
     }
 }
@@ -390,8 +408,9 @@ async fn stopped_worker_calls_with_what_it_has_gathered(cx: Context) {
     let (handler, mut calls) = Calls::new();
     let options = BatchOptions::new(3).gather(Duration::from_secs(60));
     let worker = Worker::new(queue).handle_batch("count", options, handler);
-    let worker = run(worker.grace(MINUTE * 10));
-    eventually("they are gathered", async || cx.jobs().await.delivered == 2).await;
+    let seen = Seen::default();
+    let worker = run(worker.grace(MINUTE * 10).observe(seen.clone()));
+    seen.gathered(2).await;
     calls.none_begins().await;
     worker.stop.stop();
     let call = calls.begun().await;
@@ -429,8 +448,10 @@ async fn dropped_worker_gives_back_what_it_has_gathered(cx: Context) {
     push(&queue, 2).await;
     let (handler, mut calls) = Calls::new();
     let options = BatchOptions::new(3).gather(Duration::from_secs(60));
-    let worker = run(Worker::new(queue.clone()).handle_batch("count", options, handler));
-    eventually("they are gathered", async || cx.jobs().await.delivered == 2).await;
+    let worker = Worker::new(queue.clone()).handle_batch("count", options, handler);
+    let seen = Seen::default();
+    let worker = run(worker.observe(seen.clone()));
+    seen.gathered(2).await;
     worker.running.abort();
     eventually("they are back", async || cx.jobs().await.waiting == 2).await;
     assert!(soon("no call begins", calls.0.recv()).await.is_none());
@@ -561,8 +582,9 @@ async fn gathered_jobs_outlive_their_lease(cx: Context) {
     let (handler, mut calls) = Calls::new();
     let options = BatchOptions::new(2).gather(Duration::from_secs(60));
     let worker = Worker::new(queue).handle_batch("count", options, handler);
-    let worker = run(worker.lease(Duration::from_secs(3)));
-    eventually("it is gathered", async || cx.jobs().await.delivered == 1).await;
+    let seen = Seen::default();
+    let worker = run(worker.lease(Duration::from_secs(3)).observe(seen.clone()));
+    seen.gathered(1).await;
     for _ in 0..4 {
         cx.pass(Duration::from_millis(1100)).await;
         eventually("it is extended", async || {
@@ -583,8 +605,9 @@ async fn call_that_nobody_runs_puts_its_jobs_off(cx: Context) {
     push(&queue, 3).await;
     let (handler, mut calls) = Calls::new();
     let spawned = AtomicUsize::new(0);
+    let options = BatchOptions::new(4).gather(Duration::from_secs(60));
     let worker = Worker::new(queue.clone())
-        .handle_batch("count", BatchOptions::new(3), handler)
+        .handle_batch("count", options, handler)
         .spawn_with(move |work| {
             if spawned.fetch_add(1, Ordering::AcqRel) < 3 {
                 tokio::spawn(work);

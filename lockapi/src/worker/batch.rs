@@ -176,7 +176,12 @@ where
             }),
             changed: Notify::new(),
         });
-        let calling = run(Arc::clone(&call), Arc::clone(&start), gather, place);
+        let unanswered = Unanswered {
+            call: Arc::clone(&call),
+            answers: Vec::new(),
+            with: Failed(Kind::NotRun),
+        };
+        let calling = run(unanswered, Arc::clone(&start), gather, place);
         (call, Box::pin(calling))
     })
 }
@@ -334,15 +339,16 @@ impl<T: DeserializeOwned + Send + 'static> Seats for Call<T> {
     }
 }
 
-/// Answers what a call has left unanswered when it is dropped.
-struct Unanswered<T> {
+/// Answers what a call has left unanswered when it is dropped, also if it has never run.
+struct Unanswered<T: DeserializeOwned + Send + 'static> {
     call: Arc<Call<T>>,
     answers: Vec<Arc<Answer>>,
     with: Failed,
 }
 
-impl<T> Drop for Unanswered<T> {
+impl<T: DeserializeOwned + Send + 'static> Drop for Unanswered<T> {
     fn drop(&mut self) {
+        self.call.close();
         let members = self.call.lock().members.take();
         let answers = members.iter().flatten().map(|member| &member.job.answer);
         for answer in self.answers.iter().chain(answers) {
@@ -354,7 +360,7 @@ impl<T> Drop for Unanswered<T> {
 
 /// Gathers jobs, calls the handler, and answers those that it has not answered.
 async fn run<T: DeserializeOwned + Send + 'static>(
-    call: Arc<Call<T>>,
+    mut unanswered: Unanswered<T>,
     start: Start<T>,
     gather: Duration,
     place: Place,
@@ -367,11 +373,7 @@ async fn run<T: DeserializeOwned + Send + 'static>(
         layered,
     } = place;
     let since = queue.now();
-    let mut unanswered = Unanswered {
-        call: Arc::clone(&call),
-        answers: Vec::new(),
-        with: Failed(Kind::NotRun),
-    };
+    let call = Arc::clone(&unanswered.call);
     if waits && !gather.is_zero() {
         unless(
             queue.sleep(gather),
