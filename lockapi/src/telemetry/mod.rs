@@ -14,7 +14,7 @@
 //! |---|---|---|---|
 //! | `acquire` | debug | `kind`, `operation`, `namespace`, `key`, `outcome` | a call that acquires something or tries to, until it is answered or dropped |
 //! | `hold` | debug | `kind`, `namespace`, `key`, `lost` | from the grant until its guard is released or dropped |
-//! | `job` | info | `namespace`, `queue`, `name`, `id`, `attempt`, `outcome` | the handler of a job, with all its events inside |
+//! | `job` | info | `namespace`, `queue`, `name`, `id`, `attempt`, `outcome` | an attempt: layers and the handler of a job, with all their events inside; of a job in a batch not the call |
 //! | `statement` | trace | `statement`, `requests`, `failed` | a statement from sending it to its answer |
 //!
 //! A `hold` has no parent, because a guard may outlive the span in which it was acquired; it follows
