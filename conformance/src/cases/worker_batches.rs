@@ -130,7 +130,7 @@ async fn call_begins_when_it_has_as_many_jobs_as_it_may(cx: Context) {
     let queue = cx.queue().await;
     push(&queue, 7).await;
     let (handler, mut calls) = Calls::new();
-    let options = BatchOptions::new(3).gather(Duration::from_secs(60));
+    let options = BatchOptions::new(3).gather(MINUTE);
     let worker = run(Worker::new(queue.clone()).handle_batch("count", options, handler));
     let (first, second) = (calls.begun().await, calls.begun().await);
     let mut seen = [first.numbers(), second.numbers()];
@@ -290,7 +290,7 @@ async fn job_that_is_lost_is_left_out_of_its_call(cx: Context) {
     let id = queue.push(job(0)).await.unwrap().id;
     queue.push(job(1)).await.unwrap();
     let (handler, mut calls) = Calls::new();
-    let options = BatchOptions::new(3).gather(Duration::from_secs(60));
+    let options = BatchOptions::new(3).gather(MINUTE);
     let worker = Worker::new(queue.clone()).handle_batch("count", options, handler);
     let seen = Seen::default();
     let worker = run(worker.lease(LEASE).observe(seen.clone()));
@@ -388,7 +388,7 @@ async fn payload_that_cannot_be_decoded_fails_its_own_job(cx: Context) {
     let unreadable = Job::new("count", "text").unwrap().max_attempts(1);
     queue.push(unreadable).await.unwrap();
     let (handler, mut calls) = Calls::new();
-    let options = BatchOptions::new(3).gather(Duration::from_secs(60));
+    let options = BatchOptions::new(3).gather(MINUTE);
     let worker = run(Worker::new(queue.clone()).handle_batch("count", options, handler));
     let call = calls.begun().await;
     assert_eq!(call.numbers(), [0, 1]);
@@ -406,7 +406,7 @@ async fn stopped_worker_calls_with_what_it_has_gathered(cx: Context) {
     let queue = cx.queue().await;
     push(&queue, 2).await;
     let (handler, mut calls) = Calls::new();
-    let options = BatchOptions::new(3).gather(Duration::from_secs(60));
+    let options = BatchOptions::new(3).gather(MINUTE);
     let worker = Worker::new(queue).handle_batch("count", options, handler);
     let seen = Seen::default();
     let worker = run(worker.grace(MINUTE * 10).observe(seen.clone()));
@@ -447,7 +447,7 @@ async fn dropped_worker_gives_back_what_it_has_gathered(cx: Context) {
     let queue = cx.queue().await;
     push(&queue, 2).await;
     let (handler, mut calls) = Calls::new();
-    let options = BatchOptions::new(3).gather(Duration::from_secs(60));
+    let options = BatchOptions::new(3).gather(MINUTE);
     let worker = Worker::new(queue.clone()).handle_batch("count", options, handler);
     let seen = Seen::default();
     let worker = run(worker.observe(seen.clone()));
@@ -488,7 +488,7 @@ async fn call_that_gathers_is_one_of_the_handlers(cx: Context) {
     push(&queue, 1).await;
     let (one, mut gate) = Gate::new();
     let (many, mut calls) = Calls::new();
-    let options = BatchOptions::new(3).gather(Duration::from_secs(60));
+    let options = BatchOptions::new(3).gather(MINUTE);
     let worker = Worker::new(queue.clone())
         .handle("one", one)
         .handle_batch("count", options, many);
@@ -583,7 +583,7 @@ async fn gathered_jobs_outlive_their_lease(cx: Context) {
     let (queue, there) = (cx.queue().await, cx.queue().await);
     push(&queue, 1).await;
     let (handler, mut calls) = Calls::new();
-    let options = BatchOptions::new(2).gather(Duration::from_secs(60));
+    let options = BatchOptions::new(2).gather(MINUTE);
     let worker = Worker::new(queue).handle_batch("count", options, handler);
     let seen = Seen::default();
     let worker = run(worker.lease(Duration::from_secs(3)).observe(seen.clone()));
@@ -608,7 +608,7 @@ async fn call_that_nobody_runs_puts_its_jobs_off(cx: Context) {
     push(&queue, 3).await;
     let (handler, mut calls) = Calls::new();
     let spawned = AtomicUsize::new(0);
-    let options = BatchOptions::new(4).gather(Duration::from_secs(60));
+    let options = BatchOptions::new(4).gather(MINUTE);
     let worker = Worker::new(queue.clone())
         .handle_batch("count", options, handler)
         .spawn_with(move |work| {
@@ -687,19 +687,18 @@ struct Thread {
 
 type Threads = mpsc::UnboundedReceiver<Thread>;
 
+type ThreadJobs = Vec<(usize, blocking::BatchJob)>;
+
 fn on_threads() -> (
-    impl Fn(Vec<(usize, blocking::BatchJob)>) -> Result<(), Failed> + Send + Sync + 'static,
+    impl Fn(ThreadJobs) -> Result<(), Failed> + Send + Sync + 'static,
     Threads,
 ) {
     let (sender, begun) = mpsc::unbounded_channel();
-    let handler = move |jobs: Vec<(usize, blocking::BatchJob)>| {
+    let handler = move |jobs: ThreadJobs| {
         let (end, answer) = std::sync::mpsc::channel();
         let jobs = jobs.into_iter().collect();
         drop(sender.send(Thread { jobs, end }));
-        match answer.recv() {
-            Ok(answer) => answer,
-            Err(_) => panic!("boom"),
-        }
+        answer.recv().unwrap_or_else(|_| panic!("boom"))
     };
     (handler, begun)
 }

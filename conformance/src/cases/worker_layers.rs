@@ -95,9 +95,10 @@ async fn layers_are_around_each_attempt_in_the_order_in_which_they_were_added(cx
                     works.add("works");
                     let last = job.attempt() == 2;
                     async move {
-                        match last {
-                            true => Ok(()),
-                            false => Err(Failed::retry_after("no", MINUTE)),
+                        if last {
+                            Ok(())
+                        } else {
+                            Err(Failed::retry_after("no", MINUTE))
                         }
                     }
                 })

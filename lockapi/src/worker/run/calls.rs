@@ -18,11 +18,14 @@ use crate::worker::handlers::{Batch, Runs};
 use crate::worker::observe::Observe;
 use crate::worker::report::Quiet;
 
+/// How long a call took, if it was run to its end.
+pub(super) struct Called(Option<Duration>);
+
 /// The calls of a worker, which has none unless it has handlers of batches.
 #[derive(Default)]
 pub(super) struct Calls {
-    /// Those that gather and those that run; how long they took, if they were run to their end.
-    calling: FuturesUnordered<Quiet<Option<Duration>>>,
+    /// Those that gather and those that run.
+    calling: FuturesUnordered<Quiet<Called>>,
     /// Those that may take further jobs, with the number of their batch.
     gathering: Vec<(usize, Arc<dyn Seats>)>,
     /// Whether there may be jobs to claim for them.
@@ -36,7 +39,8 @@ impl Calls {
         self.calling.is_empty()
     }
 
-    pub(super) fn poll_next(&mut self, cx: &mut Waiting<'_>) -> Poll<Option<Option<Duration>>> {
+    /// The next that has ended, if there are any.
+    pub(super) fn poll_next(&mut self, cx: &mut Waiting<'_>) -> Poll<Option<Called>> {
         self.calling.poll_next_unpin(cx)
     }
 
@@ -164,16 +168,16 @@ impl Run {
 
     fn call(&mut self, calling: Calling) {
         self.calls.calling.push(match &self.settings.spawn {
-            None => Quiet::new(async move { Some(calling.await) }),
+            None => Quiet::new(async move { Called(Some(calling.await)) }),
             Some(spawn) => {
                 let (took, _) = self.spawned(spawn, calling);
-                Quiet::new(async move { took.await.ok() })
+                Quiet::new(async move { Called(took.await.ok()) })
             }
         });
     }
 
-    pub(super) fn called(&mut self, took: Option<Duration>) {
-        if let Some(took) = took {
+    pub(super) fn called(&mut self, Called(took): &Called) {
+        if let Some(took) = *took {
             self.pace.handled(took);
         }
     }

@@ -191,8 +191,8 @@ impl Run {
             self.decide(number, verdict);
             return Poll::Ready(());
         }
-        if let Poll::Ready(Some(took)) = self.calls.poll_next(cx) {
-            self.called(took);
+        if let Poll::Ready(Some(called)) = self.calls.poll_next(cx) {
+            self.called(&called);
             return Poll::Ready(());
         }
         if let Poll::Ready(Some((outcome, settlement))) = self.settling.poll_next_unpin(cx) {

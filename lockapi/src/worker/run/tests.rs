@@ -134,13 +134,13 @@ async fn answer_by_chance(jobs: Vec<(usize, BatchJob)>) -> Result<(), Failed> {
             _ => job.answer(end(fastrand::usize(4..))),
         }
     }
-    match fastrand::usize(..5) {
-        0 => end(fastrand::usize(..)),
-        _ => {
-            kept.into_iter().for_each(|job| job.answer(Ok(())));
-            Ok(())
-        }
+    if fastrand::usize(..5) == 0 {
+        return end(fastrand::usize(..));
     }
+    for job in kept {
+        job.answer(Ok(()));
+    }
+    Ok(())
 }
 
 /// Workers of all kinds end all jobs, and give each an ending.
