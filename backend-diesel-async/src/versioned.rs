@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::num::NonZero;
 use std::pin::{Pin, pin};
 use std::task::{Context, Waker};
 
@@ -15,7 +16,7 @@ use diesel_async::{
     AnsiTransactionManager, AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection,
     TransactionManager,
 };
-use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, check_before_commit};
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, marked};
 use lockapi::{Error, ErrorKind};
 
 use crate::failure::{failed_on, sqlstate_of};
@@ -214,7 +215,7 @@ pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send +
 /// # Guarantees
 /// `Ok` means that it is committed. Where a statement failed and `work` returned `Ok` all the same, PostgreSQL would roll
 /// back and report the commit as done; one more statement before the commit finds that out, and that `work` has ended the
-/// transaction itself.
+/// transaction itself, also if it has begun another one. (`RESET ALL` in `work` looks like that.)
 ///
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///
@@ -226,7 +227,8 @@ pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send +
 ///
 /// # Errors
 /// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit; `Invalid` where `work`
-/// kept the error of a statement to itself, and where a transaction is open on `connection`, unless it is a test transaction.
+/// kept the error of a statement to itself, or left a transaction open inside of its own, and where a transaction is open
+/// on `connection`, unless it is a test transaction.
 pub async fn transact<T>(
     connection: &mut AsyncPgConnection,
     retry: &Retry,
@@ -243,12 +245,10 @@ pub async fn transact<T>(
     let connection = &mut *guarded.connection;
     loop {
         let attempt = attempts.next().await?;
-        AnsiTransactionManager::begin_transaction(connection).await?;
+        let outer = depth(connection)?;
+        begin(connection, outer).await?;
         let outcome = match work(&mut *connection, attempt).await {
-            Ok(value) => match check_before_commit(&mut *connection).await {
-                Ok(()) => Ok(value),
-                Err(error) => Err(error.into()),
-            },
+            Ok(value) => check(connection, outer).await.map(|()| value),
             failed => failed,
         };
         let error = match outcome {
@@ -262,8 +262,7 @@ pub async fn transact<T>(
             Err(error) => {
                 // The next attempt must not wait for what this one has locked. Where this fails the
                 // connection has ended: there is no next attempt.
-                let ended = AnsiTransactionManager::rollback_transaction(connection).await;
-                if ended.is_err() {
+                if roll_back(connection, outer).await.is_err() {
                     return Err(error);
                 }
                 error
@@ -272,6 +271,35 @@ pub async fn transact<T>(
         let again = is_conflict(&*error);
         attempts.again(error, again)?;
     }
+}
+
+/// How many transactions are open within each other, for the library.
+fn depth(connection: &mut AsyncPgConnection) -> QueryResult<usize> {
+    let status = AnsiTransactionManager::transaction_manager_status_mut(connection);
+    let open = status.transaction_depth()?.map_or(0, NonZero::get);
+    Ok(open as usize)
+}
+
+async fn begin(connection: &mut AsyncPgConnection, outer: usize) -> QueryResult<()> {
+    if outer == 0 {
+        return AnsiTransactionManager::begin_transaction_sql(connection, marked::BEGIN).await;
+    }
+    AnsiTransactionManager::begin_transaction(connection).await?;
+    connection.batch_execute(marked::MARK).await
+}
+
+/// Checks that the commit will be that of the transaction that was begun.
+async fn check(connection: &mut AsyncPgConnection, outer: usize) -> Result<(), BoxError> {
+    marked::check_depth(outer + 1, depth(connection)?)?;
+    Ok(marked::check(connection).await?)
+}
+
+/// Rolls back, with all that was begun within it.
+async fn roll_back(connection: &mut AsyncPgConnection, outer: usize) -> QueryResult<()> {
+    while depth(connection)? > outer {
+        AnsiTransactionManager::rollback_transaction(connection).await?;
+    }
+    Ok(())
 }
 
 /// A connection whose transaction is rolled back if it is given up: a pool might keep the connection open, with the

@@ -3,8 +3,10 @@
 use std::cell::Cell;
 use std::error::Error as StdError;
 use std::fmt;
+use std::num::NonZero;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use diesel::connection::{AnsiTransactionManager, TransactionManager};
+use diesel::connection::{AnsiTransactionManager, SimpleConnection, TransactionManager};
 use diesel::deserialize;
 use diesel::pg::{Pg, PgConnection};
 use diesel::query_builder::{BoxedSqlQuery, SqlQuery};
@@ -12,7 +14,7 @@ use diesel::row::NamedRow;
 use diesel::serialize::ToSql;
 use diesel::sql_types::{BigInt, HasSqlType, Nullable};
 use diesel::{QueryResult, QueryableByName, RunQueryDsl, sql_query};
-use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, check_before_commit};
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, marked};
 use lockapi::{Error, ErrorKind};
 
 use crate::failure::{failed, sqlstate_of};
@@ -186,13 +188,14 @@ impl QueryableByName<Pg> for Versions {
 /// # Guarantees
 /// `Ok` means that it is committed. Where a statement failed and `work` returned `Ok` all the same, PostgreSQL would roll
 /// back and report the commit as done; one more statement before the commit finds that out, and that `work` has ended the
-/// transaction itself.
+/// transaction itself, also if it has begun another one. (`RESET ALL` in `work` looks like that.)
 ///
 /// Work whose commit ended without an answer is not done again.
 ///
 /// # Errors
 /// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit; `Invalid` where `work`
-/// kept the error of a statement to itself, and where a transaction is open on `connection`, unless it is a test transaction.
+/// kept the error of a statement to itself, or left a transaction open inside of its own, and where a transaction is open
+/// on `connection`, unless it is a test transaction.
 pub fn transact<T>(
     connection: &mut PgConnection,
     retry: &Retry,
@@ -208,9 +211,17 @@ pub fn transact<T>(
     let ended = Cell::new(false);
     let is_conflict = |error: &(dyn StdError + 'static)| !ended.get() && is_conflict(error);
     retry.run_blocking(keys, is_conflict, |attempt| {
-        AnsiTransactionManager::begin_transaction(connection)?;
-        let outcome = work(connection, attempt).and_then(|value| {
-            check_before_commit(connection)?;
+        let outer = depth(connection)?;
+        begin(connection, outer)?;
+        // The panic goes on once nothing is open any more: it may be caught, and the connection used again.
+        let done = catch_unwind(AssertUnwindSafe(|| work(connection, attempt)));
+        let done = done.unwrap_or_else(|panic| {
+            let _ended = roll_back(connection, outer);
+            resume_unwind(panic)
+        });
+        let outcome = done.and_then(|value| {
+            marked::check_depth(outer + 1, depth(connection)?)?;
+            marked::check(connection)?;
             Ok(value)
         });
         match outcome {
@@ -221,11 +232,34 @@ pub fn transact<T>(
             }
             Err(error) => {
                 // Where this fails the connection has ended, and the transaction with it.
-                ended.set(AnsiTransactionManager::rollback_transaction(connection).is_err());
+                ended.set(roll_back(connection, outer).is_err());
                 Err(error)
             }
         }
     })
+}
+
+/// How many transactions are open within each other, for the library.
+fn depth(connection: &mut PgConnection) -> QueryResult<usize> {
+    let status = AnsiTransactionManager::transaction_manager_status_mut(connection);
+    let open = status.transaction_depth()?.map_or(0, NonZero::get);
+    Ok(open as usize)
+}
+
+fn begin(connection: &mut PgConnection, outer: usize) -> QueryResult<()> {
+    if outer == 0 {
+        return AnsiTransactionManager::begin_transaction_sql(connection, marked::BEGIN);
+    }
+    AnsiTransactionManager::begin_transaction(connection)?;
+    connection.batch_execute(marked::MARK)
+}
+
+/// Rolls back, with all that was begun within it.
+fn roll_back(connection: &mut PgConnection, outer: usize) -> QueryResult<()> {
+    while depth(connection)? > outer {
+        AnsiTransactionManager::rollback_transaction(connection)?;
+    }
+    Ok(())
 }
 
 /// Whether work that failed with this error may be done again; see

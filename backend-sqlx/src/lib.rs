@@ -172,6 +172,10 @@ fn assembled(sql: &str) -> sqlx::AssertSqlSafe<&str> {
     sqlx::AssertSqlSafe(sql)
 }
 
+fn fixed(sql: &'static str) -> sqlx::SqlStr {
+    sqlx::SqlSafeStr::into_sql_str(sql)
+}
+
 #[cfg(feature = "sea-orm")]
 use sea_orm::wrapped;
 

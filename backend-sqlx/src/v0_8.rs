@@ -21,6 +21,7 @@ mod value;
 #[path = "versioned.rs"]
 mod versioned;
 
+use std::borrow::Cow;
 use std::error::Error as StdError;
 
 use ::sqlx_08 as sqlx;
@@ -28,6 +29,10 @@ use ::sqlx_08 as sqlx;
 /// sqlx 0.8 makes no difference between texts.
 fn assembled(sql: &str) -> &str {
     sql
+}
+
+fn fixed(sql: &'static str) -> Cow<'static, str> {
+    Cow::Borrowed(sql)
 }
 
 /// SeaORM 2 is on sqlx 0.9.

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, check_before_commit};
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, marked};
 use lockapi::{Error, ErrorKind, Failure};
 use sqlx::encode::Encode;
 use sqlx::postgres::{PgArguments, PgConnection};
@@ -14,7 +14,7 @@ use sqlx::{Arguments, PgPool, Postgres, Row, Transaction, Type};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::connector::{failed, sqlstate};
-use super::{assembled, sqlx, wrapped};
+use super::{assembled, fixed, sqlx, wrapped};
 
 const OPERATION: &str = "update_versioned";
 
@@ -178,7 +178,7 @@ fn unencodable(error: impl fmt::Display) -> Error {
 /// # Guarantees
 /// `Ok` means that it is committed. Where a statement failed and `work` returned `Ok` all the same, PostgreSQL would roll
 /// back and report the commit as done; one more statement before the commit finds that out, and that `work` has ended the
-/// transaction itself.
+/// transaction itself, also if it has begun another one. (`RESET ALL` in `work` looks like that.)
 ///
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///
@@ -214,7 +214,7 @@ where
         };
         let mut transaction = transaction.into_inner();
         let outcome = match outcome {
-            Ok(value) => match check_before_commit(&mut *transaction).await {
+            Ok(value) => match marked::check(&mut *transaction).await {
                 Ok(()) => Ok(value),
                 Err(error) => Err(error.into()),
             },
@@ -242,7 +242,7 @@ where
 /// connection would be in that transaction.
 async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, BoxError> {
     let connection = pool.acquire().await?;
-    let begun = tokio::spawn(Transaction::begin(connection, None));
+    let begun = tokio::spawn(Transaction::begin(connection, Some(fixed(marked::BEGIN))));
     Ok(begun.await??)
 }
 

@@ -124,7 +124,7 @@ fn refused(error: postgres::Error) -> lockapi::Error {
 /// # Guarantees
 /// `Ok` means that it is committed. Where a statement failed and `work` returned `Ok` all the same, PostgreSQL would roll
 /// back and report the commit as done; one more statement before the commit finds that out, and that `work` has ended the
-/// transaction itself.
+/// transaction itself. It does not find out that `work` has begun another one by statements of its own.
 ///
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///

@@ -2,9 +2,10 @@
 
 use std::error::Error as StdError;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::task::{Context, Waker};
 
-use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, check_before_commit};
+use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, marked};
 use lockapi::{Error, ErrorKind, Failure};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, GenericClient, Transaction};
@@ -139,7 +140,7 @@ pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send +
 /// # Guarantees
 /// `Ok` means that it is committed. Where a statement failed and `work` returned `Ok` all the same, PostgreSQL would roll
 /// back and report the commit as done; one more statement before the commit finds that out, and that `work` has ended the
-/// transaction itself.
+/// transaction itself, also if it has begun another one. (`RESET ALL` in `work` looks like that.)
 ///
 /// Work whose commit ended without an answer is not done again: the error is `Indeterminate`.
 ///
@@ -160,8 +161,9 @@ pub async fn transact<T>(
     loop {
         let attempt = attempts.next().await?;
         let mut transaction = client.transaction().await?;
+        mark(&transaction);
         let outcome = match work(&mut transaction, attempt).await {
-            Ok(value) => match check_before_commit(&mut transaction).await {
+            Ok(value) => match marked::check(&mut transaction).await {
                 Ok(()) => Ok(value),
                 Err(error) => Err(error.into()),
             },
@@ -184,6 +186,13 @@ pub async fn transact<T>(
         let again = is_conflict(&*error);
         attempts.again(error, again)?;
     }
+}
+
+/// Marks the transaction, for the check before its commit. What the first poll sends comes before all that follows on the
+/// client; nobody waits for its answer. If it fails, the check does.
+fn mark(transaction: &Transaction<'_>) {
+    let mark = pin!(transaction.batch_execute(marked::MARK));
+    let _sent = mark.poll(&mut Context::from_waker(Waker::noop()));
 }
 
 /// Whether work that failed with this error may be done again; see

@@ -105,6 +105,10 @@ impl<W: Wrapper> Queue for Wrapped<W> {
         self.0.begin(ticket)
     }
 
+    fn report_progress(&self, ticket: Ticket, fraction: f64, note: &str) -> Result<()> {
+        self.0.inner().report_progress(ticket, fraction, note)
+    }
+
     async fn sleep(&self, time: Duration) {
         self.0.inner().sleep(time).await;
     }

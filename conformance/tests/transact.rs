@@ -393,6 +393,278 @@ fn blocking_work_that_ends_its_transaction_itself_is_no_success() {
     }
 }
 
+/// What it writes in another transaction is not of the attempt, and neither is what it has rolled back.
+#[tokio::test]
+async fn work_that_begins_another_transaction_is_no_success() {
+    let url = Cluster::shared().expect("a server").url();
+    let retry = Retry::default();
+    for end in [
+        "ROLLBACK; BEGIN; SELECT txid_current()",
+        "COMMIT; BEGIN",
+        "ROLLBACK AND CHAIN",
+        "COMMIT AND CHAIN",
+        "COMMIT; BEGIN; SET LOCAL lock_timeout = '1s'; SAVEPOINT again",
+    ] {
+        let pool = PgPoolOptions::new().max_connections(1);
+        let pool = pool.connect(url).await.expect("connected");
+        let work = lockapi_sqlx::transact(&pool, &retry, &["row"], |mut tx| async move {
+            sqlx::raw_sql(end).execute(&mut *tx).await?;
+            Ok(())
+        });
+        assert_invalid(work.await);
+        assert!(is_clean(&pool).await, "{end}");
+        let pool = sqlx_08::postgres::PgPoolOptions::new().max_connections(1);
+        let pool = pool.connect(url).await.expect("connected");
+        let work = lockapi_sqlx::v0_8::transact(&pool, &retry, &["row"], |mut tx| async move {
+            sqlx_08::raw_sql(end).execute(&mut *tx).await?;
+            Ok(())
+        });
+        assert_invalid(work.await);
+        let connected = tokio_postgres::connect(url, NoTls).await;
+        let (mut client, socket) = connected.expect("connected");
+        tokio::spawn(socket);
+        let work = lockapi_tokio_postgres::transact(&mut client, &retry, &["row"], |tx, _| {
+            Box::pin(async move { Ok(tx.batch_execute(end).await?) })
+        });
+        assert_invalid(work.await);
+        let connected = AsyncPgConnection::establish(url).await;
+        let mut connection = connected.expect("connected");
+        let work = lockapi_diesel_async::transact(&mut connection, &retry, &["row"], |conn, _| {
+            Box::pin(async move { Ok(conn.batch_execute(end).await?) })
+        });
+        assert_invalid(work.await);
+        let blocking = tokio::task::spawn_blocking({
+            let retry = retry.clone();
+            move || {
+                let mut connection = diesel::PgConnection::establish(url).expect("connected");
+                let work =
+                    lockapi_diesel::transact(&mut connection, &retry, &["row"], |conn, _| {
+                        Ok(conn.batch_execute(end)?)
+                    });
+                assert_invalid(work);
+            }
+        });
+        blocking.await.expect("refused");
+    }
+}
+
+/// It may choose how its transaction runs, and change settings: what tells the transaction is not in its way.
+#[tokio::test]
+async fn work_that_sets_up_its_transaction_is_committed() {
+    let url = Cluster::shared().expect("a server").url();
+    let retry = Retry::default();
+    for setting in [
+        "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+        "SET TRANSACTION READ ONLY, DEFERRABLE",
+        "SET LOCAL search_path = ''",
+        "SET SESSION search_path = 'pg_temp'",
+        "SAVEPOINT one; SET LOCAL lock_timeout = '1s'; ROLLBACK TO SAVEPOINT one",
+        "DECLARE one CURSOR FOR SELECT 1; FETCH one",
+    ] {
+        let pool = PgPoolOptions::new().connect(url).await.expect("connected");
+        let work = lockapi_sqlx::transact(&pool, &retry, &["row"], |mut tx| async move {
+            Ok(sqlx::raw_sql(setting).execute(&mut *tx).await.map(drop)?)
+        });
+        work.await.expect(setting);
+        let connected = tokio_postgres::connect(url, NoTls).await;
+        let (mut client, socket) = connected.expect("connected");
+        tokio::spawn(socket);
+        let work = lockapi_tokio_postgres::transact(&mut client, &retry, &["row"], |tx, _| {
+            Box::pin(async move { Ok(tx.batch_execute(setting).await?) })
+        });
+        work.await.expect(setting);
+        let connected = AsyncPgConnection::establish(url).await;
+        let mut connection = connected.expect("connected");
+        let work = lockapi_diesel_async::transact(&mut connection, &retry, &["row"], |conn, _| {
+            Box::pin(async move { Ok(conn.batch_execute(setting).await?) })
+        });
+        work.await.expect(setting);
+        let blocking = tokio::task::spawn_blocking({
+            let retry = retry.clone();
+            move || {
+                let mut connection = diesel::PgConnection::establish(url).expect("connected");
+                let work =
+                    lockapi_diesel::transact(&mut connection, &retry, &["row"], |conn, _| {
+                        Ok(conn.batch_execute(setting)?)
+                    });
+                work.expect(setting);
+                let client = postgres::Client::connect(url, postgres::NoTls);
+                let mut client = client.expect("connected");
+                let work = lockapi_postgres::transact(&mut client, &retry, &["row"], |tx, _| {
+                    Ok(tx.batch_execute(setting)?)
+                });
+                work.expect(setting);
+            }
+        });
+        blocking.await.expect("all are");
+    }
+}
+
+/// How the work leaves its first attempt: as done, or as one to be done again.
+fn left(first: bool, done: bool) -> Result<(), BoxError> {
+    if first && !done {
+        return Err(CONFLICT.into());
+    }
+    Ok(())
+}
+
+/// A table for what is committed, and how many rows it has.
+async fn written(url: &str) -> (tokio_postgres::Client, String) {
+    let table = format!("nested_{:016x}", fastrand::u64(..));
+    let connected = tokio_postgres::connect(url, NoTls).await;
+    let (client, socket) = connected.expect("connected");
+    tokio::spawn(socket);
+    let created = format!("CREATE TABLE {table} (one int)");
+    client.batch_execute(&created).await.expect("created");
+    (client, table)
+}
+
+async fn assert_rows(client: &tokio_postgres::Client, table: &str, rows: i64) {
+    let count = format!("SELECT count(*) FROM {table}");
+    let counted = client.query_one(&count, &[]).await.expect("counted");
+    assert_eq!(counted.get::<_, i64>(0), rows);
+}
+
+/// For the library the commit would end the inner one, and the outer one would be rolled back later.
+#[tokio::test]
+async fn a_transaction_that_is_left_open_in_another_is_not_taken_for_it_by_diesel_async() {
+    let url = Cluster::shared().expect("a server").url();
+    let retry = Retry::default();
+    let (client, table) = written(url).await;
+    let write = format!("INSERT INTO {table} VALUES (1)");
+    for done in [true, false] {
+        let connected = AsyncPgConnection::establish(url).await;
+        let mut connection = connected.expect("connected");
+        let work =
+            lockapi_diesel_async::transact(&mut connection, &retry, &["row"], |conn, attempt| {
+                let write = write.clone();
+                Box::pin(async move {
+                    conn.batch_execute(&write).await?;
+                    let first = attempt.number() == 1;
+                    if first {
+                        let inner =
+                            conn.transaction::<(), diesel::result::Error, _>(async |conn| {
+                                conn.batch_execute("SELECT 1").await?;
+                                std::future::pending().await
+                            });
+                        let dropped = tokio::time::timeout(Duration::from_millis(100), inner).await;
+                        assert!(dropped.is_err(), "it waits");
+                    }
+                    left(first, done)
+                })
+            });
+        let outcome = work.await;
+        if done {
+            assert_invalid(outcome);
+        } else {
+            outcome.expect("the second attempt is committed");
+        }
+        drop(connection);
+        assert_rows(&client, &table, i64::from(!done)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_that_is_left_open_in_another_is_not_taken_for_it_by_diesel() {
+    let url = Cluster::shared().expect("a server").url();
+    let retry = Retry::default();
+    let (client, table) = written(url).await;
+    let write = format!("INSERT INTO {table} VALUES (1)");
+    for done in [true, false] {
+        let (retry, write) = (retry.clone(), write.clone());
+        let blocking = tokio::task::spawn_blocking(move || {
+            let mut connection = diesel::PgConnection::establish(url).expect("connected");
+            let work =
+                lockapi_diesel::transact(&mut connection, &retry, &["row"], |conn, attempt| {
+                    conn.batch_execute(&write)?;
+                    let first = attempt.number() == 1;
+                    if first {
+                        let inner = AssertUnwindSafe(|| {
+                            conn.transaction::<(), diesel::result::Error, _>(|_| {
+                                panic!("the inner work panics, as the case has it")
+                            })
+                        });
+                        std::panic::catch_unwind(inner).expect_err("it panics");
+                    }
+                    left(first, done)
+                });
+            if done {
+                assert_invalid(work);
+            } else {
+                work.expect("the second attempt is committed");
+            }
+            // Nothing is open on it.
+            let work = lockapi_diesel::transact(&mut connection, &retry, &["row"], |_, _| Ok(()));
+            work.expect("it goes on");
+        });
+        blocking.await.expect("as it should be");
+        assert_rows(&client, &table, i64::from(!done)).await;
+    }
+}
+
+/// With sqlx a savepoint that is given up while it is under way takes the whole transaction with it: what follows is
+/// outside of it, and is told of.
+#[tokio::test]
+async fn a_savepoint_that_is_given_up_ends_the_transaction_of_sqlx() {
+    let url = Cluster::shared().expect("a server").url();
+    let retry = Retry::default();
+    let (client, table) = written(url).await;
+    let pool = PgPoolOptions::new().max_connections(1);
+    let pool = pool.connect(url).await.expect("connected");
+    let work = lockapi_sqlx::transact(&pool, &retry, &["row"], |mut tx| {
+        let write = format!("INSERT INTO {table} VALUES (1)");
+        async move {
+            let write = sqlx::raw_sql(sqlx::AssertSqlSafe(write));
+            write.execute(&mut *tx).await?;
+            let begun = poll_then_drop(tx.begin(), 1).await;
+            assert!(!begun, "the server has not answered yet");
+            Ok(())
+        }
+    });
+    assert_invalid(work.await);
+    assert!(is_clean(&pool).await);
+    assert_rows(&client, &table, 0).await;
+}
+
+/// Work that panics leaves a connection that goes on, in no transaction.
+#[tokio::test]
+async fn blocking_work_that_panics_leaves_no_transaction_open() {
+    const LOCK: &str = "SELECT pg_advisory_xact_lock(5209)";
+    let url = Cluster::shared().expect("a server").url();
+    let (client, table) = written(url).await;
+    let write = format!("INSERT INTO {table} VALUES (1)");
+    let (kept, other) = tokio::task::spawn_blocking(move || {
+        let retry = Retry::default();
+        let mut connection = diesel::PgConnection::establish(url).expect("connected");
+        let panics = AssertUnwindSafe(|| {
+            lockapi_diesel::transact(&mut connection, &retry, &["row"], |conn, _| {
+                conn.batch_execute(LOCK)?;
+                gives_up()
+            })
+        });
+        std::panic::catch_unwind(panics).expect_err("it panics");
+        connection.batch_execute(&write).expect("it goes on");
+        let mut other = postgres::Client::connect(url, postgres::NoTls).expect("connected");
+        let panics = AssertUnwindSafe(|| {
+            lockapi_postgres::transact(&mut other, &retry, &["row"], |tx, _| {
+                tx.batch_execute(LOCK)?;
+                gives_up()
+            })
+        });
+        std::panic::catch_unwind(panics).expect_err("it panics");
+        other.batch_execute(&write).expect("it goes on");
+        (connection, other)
+    })
+    .await
+    .expect("both are left");
+    assert_free(LOCK, url).await;
+    assert_rows(&client, &table, 2).await;
+    drop(kept);
+    tokio::task::spawn_blocking(move || drop(other))
+        .await
+        .expect("closed");
+}
+
 /// A statement that failed and was rolled back to a savepoint takes nothing with it.
 #[tokio::test]
 async fn work_that_rolls_back_to_a_savepoint_is_committed() {

@@ -5,6 +5,7 @@ mod common;
 use common::{Database, program, run, run_with_input};
 use lockapi::BackendOptions;
 use lockapi::id::IdOptions;
+use lockapi::queue::{Claim, Job};
 use serde_json::Value;
 
 #[test]
@@ -470,6 +471,55 @@ fn ids_are_unique_and_can_be_read() {
         .succeeds();
     assert_eq!(blocks.json()[0], "1");
     database.lockapi(["id", "decode", "-5"]).exits(2);
+}
+
+#[test]
+fn the_progress_of_jobs_is_shown() {
+    let database = Database::new();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let url = database.url();
+    let connecting = lockapi_sqlx::connect_url_with(&url, BackendOptions::default());
+    let backend = runtime.block_on(connecting).expect("a backend");
+    let queue = backend.queue("files").expect("a queue");
+    let delivery = runtime.block_on(async {
+        for number in 0..2 {
+            let job = Job::new("convert", &number).expect("a job");
+            queue.push(job).await.expect("pushed");
+        }
+        queue
+            .claim(&Claim::new(1))
+            .await
+            .expect("claimed")
+            .remove(0)
+    });
+    let words = "converted 40 of 100 files";
+    delivery.progress(0.4, words).expect("reported");
+    let id = delivery.id().to_string();
+    let json = loop {
+        let shown = database.lockapi(["queue", "job", &id, "--json"]);
+        let shown = shown.succeeds().json();
+        if shown["progress"].is_object() {
+            break shown;
+        }
+    };
+    assert_eq!(json["progress"]["fraction"].as_f64(), Some(0.4), "{json}");
+    assert_eq!(json["progress"]["note"], words);
+    assert!(json["progress"]["reported_at"].is_string(), "{json}");
+    let shown = database.lockapi(["queue", "job", &id]).succeeds();
+    shown.shows("progress  40% converted 40 of 100 files, told at ");
+    let jobs = database.lockapi(["queue", "jobs", "files"]).succeeds();
+    jobs.shows("PROGRESS")
+        .shows("1/20     40% ")
+        .shows("0/20     - ");
+    let waiting = (delivery.id() + 1).to_string();
+    let shown = database.lockapi(["queue", "job", &waiting]).succeeds();
+    assert!(!shown.out.contains("progress"), "{}", shown.out);
+    runtime.block_on(delivery.ack()).expect("done");
+    runtime.block_on(backend.close()).expect("it closes");
 }
 
 #[test]

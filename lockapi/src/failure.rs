@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind};
 
+pub(crate) const ENDED: &str = "the work has ended its transaction itself, by a COMMIT or a ROLLBACK of its own; \
+                                leave that to its caller, and return an error to roll back";
+
 /// What an error of the server has terminated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Severity {
@@ -256,10 +259,7 @@ impl Failure {
                 "nothing is written: a statement of the work failed, and the work did not return its error; \
                  return it, or run the statement in a savepoint"
             }
-            Some("25P01") => {
-                "the work has ended its transaction itself, by a COMMIT or a ROLLBACK of its own; \
-                 leave that to its caller, and return an error to roll back"
-            }
+            Some("25P01" | "22P02") => ENDED,
             _ => "",
         };
         if !message.is_empty() {

@@ -59,6 +59,7 @@ const WORKER: &[Right] = &[
             "id_worker",
             "job",
             "job_archive",
+            "job_progress",
             "lease",
             "lock_name",
             "lock_note",

@@ -31,8 +31,9 @@ pub mod queue {
         Ack, Admit, Admitted, Cancel, Cancelled, Claimed, CompleteAndClaim, CompletedAndClaimed,
         CountJobs, Counted, DELETED, DeadLetterRow, Discard, ExpireJobs, FOR_EVER, FailedAttempt,
         Floor, HoldKey, Keys, Name, NewJob, Purge, Push, PushKeyed, PushTogether, ReadDeadLetters,
-        ReadDeliveryState, ReadUnhandled, Redrive, Redriven, SearchBelowFloors, SearchRange,
-        SearchResult, SetGroupLimit, SetGroups, SetPaused, Settle, SweepQueues, Take, UnhandledRow,
+        ReadDeliveryState, ReadUnhandled, Redrive, Redriven, Report, SearchBelowFloors,
+        SearchRange, SearchResult, SetGroupLimit, SetGroups, SetPaused, Settle, SweepProgress,
+        SweepQueues, Take, UnhandledRow,
     };
 }
 

@@ -52,6 +52,7 @@ mod queue_keys;
 mod queue_limits;
 mod queue_locked;
 mod queue_outage;
+mod queue_progress;
 mod queue_spy;
 mod queue_sql;
 mod rights;
@@ -72,8 +73,10 @@ mod versioned;
 mod views;
 mod waits;
 mod worker;
+mod worker_batches;
 mod worker_endings;
 mod worker_fleet;
+mod worker_layers;
 mod worker_outage;
 mod worker_threads;
 mod worker_transactions;
@@ -142,6 +145,7 @@ const MODULES: &[&[Case]] = &[
     queue_limits::CASES,
     queue_locked::CASES,
     queue_outage::CASES,
+    queue_progress::CASES,
     ids::CASES,
     ids_limits::CASES,
     ids_processes::CASES,
@@ -151,6 +155,8 @@ const MODULES: &[&[Case]] = &[
     worker_fleet::CASES,
     worker_transactions::CASES,
     worker_threads::CASES,
+    worker_batches::CASES,
+    worker_layers::CASES,
     worker_outage::CASES,
     schedule::CASES,
     schedule_times::CASES,

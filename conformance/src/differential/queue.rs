@@ -15,7 +15,7 @@ use lockapi::suite::driver::Operation;
 use lockapi::suite::memory::ModelState;
 use lockapi::suite::queue::{
     Ack, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, Discard, FOR_EVER,
-    HoldKey, Keys, Name, NewJob, Purge, Push, PushKeyed, ReadDeliveryState, Redrive,
+    HoldKey, Keys, Name, NewJob, Purge, Push, PushKeyed, ReadDeliveryState, Redrive, Report,
     SearchBelowFloors, SetPaused, Settle, SweepQueues, Take,
 };
 
@@ -214,10 +214,7 @@ impl<C: Connection> Pair<'_, C> {
                     self.same_job(*real, *model);
                 }
             }
-            Action::Purge(most) => {
-                let (name, most) = (self.name(), i64::from(*most));
-                self.same(Purge { name, most }).await;
-            }
+            Action::Purge(most) => self.purge(i64::from(*most)).await,
             Action::Redrive(most) => {
                 let redrive = Redrive {
                     name: self.name(),
@@ -241,6 +238,7 @@ impl<C: Connection> Pair<'_, C> {
             Action::CancelOne(back) => self.cancel_one(*back).await,
             Action::Edit(back, edit) => self.edit_one(*back, *edit).await,
             Action::List(..) | Action::Read(..) | Action::Queues => self.look_up(action).await,
+            Action::Report(reports) => self.report(reports).await,
             Action::Sweep => {
                 // How many idempotency keys of others went with it is no matter.
                 self.both(SweepQueues {
@@ -274,6 +272,28 @@ impl<C: Connection> Pair<'_, C> {
         };
         let (real, model) = self.compare(&of(|it| it.0), &of(|it| it.1)).await;
         assert_eq!(real, model, "where they stand");
+    }
+
+    async fn purge(&mut self, most: i64) {
+        let name = self.name();
+        self.same(Purge { name, most }).await;
+    }
+
+    async fn report(&mut self, reports: &[(u8, u8)]) {
+        let reports: Vec<_> = reports
+            .iter()
+            .map(|(back, done)| (self.ticket(*back), *done))
+            .collect();
+        let of = |side: fn(Both<Ticket>) -> Ticket| -> Vec<_> {
+            let reports = reports.iter().map(|(tickets, done)| Report {
+                ticket: side(*tickets),
+                millionths: i64::from(*done) * 1_000_000 / 255,
+                note: format!("{done} '\"\\ \u{e4}"),
+            });
+            reports.collect()
+        };
+        let (real, model) = self.compare(&of(|it| it.0), &of(|it| it.1)).await;
+        assert_eq!(real, model, "{reports:?}");
     }
 
     async fn push(&mut self, jobs: &[(u8, u8, u8)]) {
@@ -439,6 +459,7 @@ impl<C: Connection> Pair<'_, C> {
                     3 => Outcome::Release,
                     4 => Outcome::Abandon,
                     5 => Outcome::Extend(time),
+                    6 => Outcome::Defer(time),
                     _ => Outcome::Ack,
                 };
                 (self.ticket(*back), outcome)

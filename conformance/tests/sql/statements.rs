@@ -89,6 +89,8 @@ pub(super) fn statements() -> Vec<Statement> {
         queue::SweepQueues::STATEMENT,
         queue::ExpireJobs::STATEMENT,
         queue::ReadDeliveryState::STATEMENT,
+        queue::Report::STATEMENT,
+        queue::SweepProgress::STATEMENT,
         queue::ReadUnhandled::STATEMENT,
         LockRequest::STATEMENT,
         Wait::STATEMENT,

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use lockapi::admin::{FoundQueue, JobDetails, JobPage, ListedJob, RunningJob};
-use lockapi::queue::{AttemptError, DeadLetter, Headers, Statistics, Tally};
+use lockapi::queue::{AttemptError, DeadLetter, Headers, Progress, Statistics, Tally};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -152,6 +152,7 @@ pub(super) struct Shown {
     unique_key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_bytes: Option<i64>,
+    progress: Option<Told>,
     #[serde(rename = "lease_seconds", serialize_with = "maybe_seconds")]
     lease: Option<Duration>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -160,6 +161,27 @@ pub(super) struct Shown {
     headers: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     attempts_failed: Vec<Failed>,
+}
+
+/// What a handler told last.
+#[derive(Debug, Serialize)]
+struct Told {
+    fraction: f64,
+    #[serde(skip)]
+    percent: i64,
+    note: String,
+    reported_at: String,
+}
+
+impl From<Progress> for Told {
+    fn from(progress: Progress) -> Self {
+        Self {
+            fraction: progress.fraction(),
+            percent: progress.percent(),
+            note: progress.note().to_owned(),
+            reported_at: time(progress.reported_at()),
+        }
+    }
 }
 
 impl Shown {
@@ -181,6 +203,7 @@ impl Shown {
             error: job.error,
             unique_key: None,
             payload_bytes: None,
+            progress: job.progress.map(Told::from),
             lease: job.lease_left,
             payload: None,
             headers: BTreeMap::new(),
@@ -215,11 +238,16 @@ impl Shown {
             line("due", &self.run_at),
         ];
         let lease = self.lease.map(spoken);
+        let progress = self.progress.as_ref().map(|told| {
+            let words = format!("{}% {}", told.percent, told.note);
+            format!("{}, told at {}", words.trim_end(), told.reported_at)
+        });
         let more = [
             ("started", &self.started_at),
             ("ended", &self.ended_at),
             ("worker", &self.worker),
             ("lease", &lease),
+            ("progress", &progress),
             ("unique", &self.unique_key),
             ("error", &self.error),
         ];
@@ -248,7 +276,7 @@ impl Shown {
 
 impl Entry for Shown {
     const COLUMNS: &'static [&'static str] = &[
-        "id", "name", "state", "priority", "due", "attempt", "worker", "error",
+        "id", "name", "state", "priority", "due", "attempt", "progress", "worker", "error",
     ];
 
     fn cells(&self) -> Vec<String> {
@@ -260,6 +288,12 @@ impl Entry for Shown {
             self.priority.clone(),
             self.run_at.clone(),
             format!("{}/{}", self.attempt, self.max_attempts),
+            known(
+                &self
+                    .progress
+                    .as_ref()
+                    .map(|told| format!("{}%", told.percent)),
+            ),
             known(&self.worker),
             known(&self.error),
         ]

@@ -100,6 +100,7 @@ fn row(visit: &Visit, queue: &str, state: JobState, job: &ListedJob, now: System
             @match state {
                 JobState::Running => {
                     "since " (moment(job.started_at.unwrap_or(now), now)) ", has " (lasting(job.lease_left)) " left"
+                    @if let Some(progress) = &job.progress { ", " (progress.percent()) "% done" }
                 }
                 _ => (moment(job.ended_at.unwrap_or(job.run_at), now)),
             }
@@ -205,6 +206,13 @@ fn life(visit: &Visit, job: &JobDetails) -> Markup {
             dt { "Attempts" } dd { (listed.attempt) " of " (listed.max_attempts) }
             dt { "Priority" } dd { (format!("{:?}", listed.priority).to_lowercase()) }
             @if let Some(left) = listed.lease_left { dt { "Lease" } dd { (spoken(left)) " left" } }
+            @if let Some(progress) = &listed.progress {
+                dt { "Progress" }
+                dd {
+                    progress max="100" value=(progress.percent()) {} " " (progress.percent()) "% "
+                    (text(progress.note())) ", told " (moment(progress.reported_at(), now))
+                }
+            }
             @if let Some(key) = &job.unique_key { dt { "Unique key" } dd { (text(key)) } }
             @if let Some(task) = &job.task { dt { "Task" } dd { (text(task)) } }
             @if let Some(at) = job.expires_at { dt { "Expires" } dd { (moment(at, now)) } }

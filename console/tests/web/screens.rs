@@ -47,6 +47,8 @@ async fn hostile(backend: &Arc<dyn Backend>) -> (i64, Vec<Box<dyn std::any::Any>
     let mut claimed = queue.claim(&claim).await.unwrap();
     let dead = claimed.remove(0);
     let id = dead.id();
+    dead.progress(0.4, NASTY).unwrap();
+    is_told(backend, id).await;
     dead.reject(NASTY).await.unwrap();
     let limiter = backend.rate_limiter(Quota::per_hour(2)).unwrap();
     assert!(limiter.check(NASTY).await.unwrap().is_allowed());
@@ -68,6 +70,14 @@ async fn hostile(backend: &Arc<dyn Backend>) -> (i64, Vec<Box<dyn std::any::Any>
             Box::new(claimed),
         ],
     )
+}
+
+/// Waits until what a job has told is written.
+async fn is_told(backend: &Arc<dyn Backend>, id: i64) {
+    let read = async || backend.inspector().job(id, false).await.unwrap().unwrap();
+    while read().await.job.progress.is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 fn without(text: &str, allowed: &str) -> String {
@@ -207,7 +217,12 @@ async fn each_screen_shows_what_is_there() {
     let mut claimed = queue.claim(&claim).await.unwrap();
     let dead = claimed.remove(0);
     let id = dead.id();
+    dead.progress(0.4, "converted 40 of 100 files").unwrap();
+    is_told(&backend, id).await;
     dead.reject("no such address").await.unwrap();
+    let runs = claimed[0].id();
+    claimed[0].progress(0.999_999, "").unwrap();
+    is_told(&backend, runs).await;
     let options = LeaseOptions::new(MINUTE).owner("node-9");
     let lease = backend.lease("nightly", options).unwrap();
     let _held = lease.acquire().await.unwrap();
@@ -232,13 +247,22 @@ async fn each_screen_shows_what_is_there() {
         ("/limits", &["user:1"]),
         ("/ids", &["No worker number is held."]),
         ("/locks", &["Nobody waits for a lock."]),
-        ("/queue?name=mails&state=running", &["node-7", "send"]),
+        (
+            "/queue?name=mails&state=running",
+            &["node-7", "send", "99% done"],
+        ),
         ("/queue?name=mails&state=failed", &["no such address"]),
         ("/queue?name=mails&state=delayed", &["later"]),
         ("/queue?name=mails&kind=nobody", &["No jobs."]),
         (
             &format!("/job?id={id}"),
-            &["attempt 1 began on node-7", "failed", "no such address"],
+            &[
+                "attempt 1 began on node-7",
+                "failed",
+                "no such address",
+                "<progress max=\"100\" value=\"40\">",
+                "40% converted 40 of 100 files, told ",
+            ],
         ),
     ] {
         let page = browser.get(address).await;

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
-use crate::queue::{AttemptError, Headers, Priority};
+use crate::queue::{AttemptError, Headers, Priority, Progress};
 
 /// The most jobs or queues of one page.
 pub const MAX_PAGE: usize = 1000;
@@ -219,6 +219,9 @@ pub struct ListedJob {
     pub worker: Option<String>,
     /// Why its last attempt failed, at most 1,000 characters.
     pub error: Option<String>,
+    /// What its handler told last: of the delivery that runs it or has ended it, or, while the job waits for its
+    /// next attempt, of one before.
+    pub progress: Option<Progress>,
 }
 
 /// A job with all that is known of it.

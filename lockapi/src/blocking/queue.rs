@@ -117,6 +117,15 @@ impl Queue {
         self.0.begin(ticket)
     }
 
+    /// Reports how far the work on a delivery is; it does not block. See
+    /// [`Queue::report_progress`](crate::Queue::report_progress).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn report_progress(&self, ticket: Ticket, fraction: f64, note: &str) -> Result<()> {
+        self.0.report_progress(ticket, fraction, note)
+    }
+
     /// Returns after this time; see [`Queue::sleep`](crate::Queue::sleep).
     pub fn sleep(&self, time: Duration) {
         block_on(self.0.sleep(time));

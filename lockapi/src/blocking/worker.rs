@@ -12,13 +12,15 @@ use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
 use self::pool::Pool;
+use super::layers::{self, Layers, Next, Works};
 use super::{Queue, block_on};
 use crate::error::Result;
 use crate::queue::{Delivery, JobKind};
 use crate::stop::Stop;
 use crate::telemetry::Handling;
 use crate::worker::{
-    self, Begin, Failed, Observe, Summary, Work, WorkerOptions, decode, panic_message,
+    self, Around, BatchOptions, Begin, Failed, Observe, Slot, Start, Summary, Work, WorkerOptions,
+    decode, panicked,
 };
 
 /// Does the jobs of a queue with handlers that block, each on a thread of its own; see
@@ -52,6 +54,7 @@ use crate::worker::{
 pub struct Worker {
     inner: worker::Worker,
     pool: Arc<Pool>,
+    layers: Layers,
 }
 
 impl Worker {
@@ -60,6 +63,7 @@ impl Worker {
         Self {
             inner: worker::Worker::new(Arc::clone(queue.inner())),
             pool: Arc::default(),
+            layers: Layers::default(),
         }
     }
 
@@ -104,6 +108,51 @@ impl Worker {
         F: Fn(K, Context) -> Result<(), Failed> + Send + Sync + 'static,
     {
         self.handle(K::NAME, handler)
+    }
+
+    /// Has jobs of this name done by `handler`, many in one call, on one thread; see
+    /// [`worker::Worker::handle_batch`].
+    ///
+    /// With [layers](Self::layer) each of its jobs has a thread of its own for them, which waits for its
+    /// answer.
+    pub fn handle_batch<T, F>(
+        self,
+        name: impl Into<String>,
+        options: BatchOptions,
+        handler: F,
+    ) -> Self
+    where
+        T: DeserializeOwned + Send + 'static,
+        F: Fn(Vec<(T, BatchJob)>) -> Result<(), Failed> + Send + Sync + 'static,
+    {
+        let open = worker::open(&options, self.called(handler));
+        let around = self.around();
+        self.with(|inner| inner.open_with(name.into(), options, open, Some(around)))
+    }
+
+    /// Has `layer` run around each attempt of all handlers, on the thread of the handler; see
+    /// [`worker::Worker::layer`].
+    ///
+    /// ```
+    /// use lockapi::blocking::{Context, Next, Worker};
+    ///
+    /// # fn worker(mails: &lockapi::blocking::Queue) -> Worker {
+    /// Worker::new(mails)
+    ///     .layer(|job: Context, next: Next| {
+    ///         println!("{} {} begins", job.name(), job.id());
+    ///         let outcome = next.run();
+    ///         println!("{} {}: {outcome:?}", job.name(), job.id());
+    ///         outcome
+    ///     })
+    ///     .handle("welcome", |_: String, _| Ok(()))
+    /// # }
+    /// ```
+    pub fn layer<F>(mut self, layer: F) -> Self
+    where
+        F: Fn(Context, Next) -> Result<(), Failed> + Send + Sync + 'static,
+    {
+        self.layers.add(layer);
+        self
     }
 
     /// Hands a value to all handlers, which find it by its type: [`Context::data`].
@@ -159,6 +208,7 @@ impl Worker {
     /// # Errors
     /// As for the async method.
     pub fn run(self, stop: impl Into<Stop>) -> Result<Summary> {
+        self.layers.set();
         let _closing = Closing(self.pool);
         block_on(self.inner.run(stop.into()))
     }
@@ -168,6 +218,7 @@ impl Worker {
     /// # Errors
     /// As for the async method.
     pub fn run_until_idle(self) -> Result<Summary> {
+        self.layers.set();
         let _closing = Closing(self.pool);
         block_on(self.inner.run_until_idle())
     }
@@ -176,6 +227,7 @@ impl Worker {
         Self {
             inner: set(self.inner),
             pool: self.pool,
+            layers: self.layers,
         }
     }
 
@@ -187,38 +239,86 @@ impl Worker {
         self.on_threads(move |context| handler(decode(&context.0)?, context))
     }
 
-    /// Runs a handler on a thread, with the slot that it takes until it returns.
+    /// Runs a handler on a thread, with its layers.
     fn on_threads<F>(&self, handler: F) -> Begin
     where
         F: Fn(Context) -> Result<(), Failed> + Send + Sync + 'static,
     {
         let (handler, pool) = (Arc::new(handler), Arc::clone(&self.pool));
+        let layers = self.layers.reader();
         Arc::new(move |context, slot| {
-            let handler = Arc::clone(&handler);
-            let (sender, answer) = oneshot::channel();
-            let handling = Handling::current();
-            let started = pool.run(Box::new(move || {
-                let work = AssertUnwindSafe(|| handling.run(|| handler(Context(context))));
-                let answered = catch_unwind(work).unwrap_or_else(|panic| {
-                    let message = panic_message(&*panic);
-                    Err(Failed::retry(format!("the handler panicked: {message}")))
-                });
-                drop(slot);
-                // A worker that has given it up does not want the answer.
-                drop(sender.send(answered));
-            }));
-            let work: Work = Box::pin(async move {
-                if let Err(error) = started {
-                    return Err(no_thread(&error));
+            let (handler, layers) = (Arc::clone(&handler), layers.clone());
+            let context = Context(context);
+            on_thread(&pool, slot, move || match layers.get() {
+                [] => handler(context),
+                layers => {
+                    let job = context.clone();
+                    let work: Works = Box::new(move || handler(job));
+                    layers::run(layers, &context, work)
                 }
-                match answer.await {
-                    Ok(answered) => answered,
-                    Err(_) => Err(Failed::retry("the handler's thread ended")),
-                }
-            });
-            work
+            })
         })
     }
+
+    /// Calls a handler of batches on a thread.
+    fn called<T, F>(&self, handler: F) -> Start<T>
+    where
+        T: Send + 'static,
+        F: Fn(Vec<(T, BatchJob)>) -> Result<(), Failed> + Send + Sync + 'static,
+    {
+        let (handler, pool) = (Arc::new(handler), Arc::clone(&self.pool));
+        Arc::new(move |jobs, slot| {
+            let handler = Arc::clone(&handler);
+            on_thread(&pool, slot, move || {
+                let jobs = jobs.into_iter();
+                handler(
+                    jobs.map(|(payload, job)| (payload, BatchJob::new(job)))
+                        .collect(),
+                )
+            })
+        })
+    }
+
+    /// Runs the layers of a job of a batch on a thread, if there are any.
+    fn around(&self) -> Around {
+        let (pool, layers) = (Arc::clone(&self.pool), self.layers.reader());
+        Arc::new(move |context, work, slot| {
+            if layers.get().is_empty() {
+                return work;
+            }
+            let layers = layers.clone();
+            on_thread(&pool, slot, move || {
+                let work: Works = Box::new(move || block_on(work));
+                layers::run(layers.get(), &Context(context), work)
+            })
+        })
+    }
+}
+
+/// Runs work on a thread, with the slot that it takes until it returns.
+fn on_thread(
+    pool: &Arc<Pool>,
+    slot: Slot,
+    work: impl FnOnce() -> Result<(), Failed> + Send + 'static,
+) -> Work {
+    let (sender, answer) = oneshot::channel();
+    let handling = Handling::current();
+    let started = pool.run(Box::new(move || {
+        let work = AssertUnwindSafe(|| handling.run(work));
+        let answered = catch_unwind(work).unwrap_or_else(|panic| Err(panicked(panic)));
+        drop(slot);
+        // A worker that has given it up does not want the answer.
+        drop(sender.send(answered));
+    }));
+    Box::pin(async move {
+        if let Err(error) = started {
+            return Err(no_thread(&error));
+        }
+        match answer.await {
+            Ok(answered) => answered,
+            Err(_) => Err(Failed::retry("the handler's thread ended")),
+        }
+    })
 }
 
 /// Lets the threads end, however the worker ended.
@@ -291,5 +391,32 @@ impl Deref for Context {
 
     fn deref(&self) -> &Delivery {
         &self.0
+    }
+}
+
+/// A job of a [batch](Worker::handle_batch), to be answered; see [`worker::BatchJob`].
+#[derive(Debug)]
+pub struct BatchJob {
+    inner: worker::BatchJob,
+    context: Context,
+}
+
+impl BatchJob {
+    fn new(inner: worker::BatchJob) -> Self {
+        let context = Context(worker::Context::clone(&inner));
+        Self { inner, context }
+    }
+
+    /// Says what came of this job, which counts at once: the call may go on with the others.
+    pub fn answer(self, answer: Result<(), Failed>) {
+        self.inner.answer(answer);
+    }
+}
+
+impl Deref for BatchJob {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        &self.context
     }
 }

@@ -13,6 +13,8 @@ const MESSAGES: &[(&str, &str)] = &[
     ("permission denied", "42501"),
     ("current transaction is aborted", "25P02"),
     ("can only be used in transaction blocks", "25P01"),
+    // Of check_work.sql.
+    ("the transaction of the work has ended", "25P01"),
     ("read-write mode during recovery", "0A000"),
     ("password authentication failed", "28P01"),
     ("the database system is", "57P03"),

@@ -59,7 +59,12 @@ impl Core {
             timer.clone(),
         );
         let jobs = Batcher::new(Arc::clone(&connections));
-        let queues = Queues::new(Arc::clone(&jobs), Arc::clone(&renewals), timer);
+        let queues = Queues::new(
+            Arc::clone(&jobs),
+            Arc::clone(&renewals),
+            sweeps.batcher(),
+            timer,
+        );
         let names = Arc::<Names>::default();
         let namespace: Arc<str> = options.namespace.into();
         let observe = options.notes.then(|| {
@@ -148,6 +153,8 @@ impl Core {
 
     /// Gives back all that is held, and ends.
     pub(super) async fn give_back_and_close(&self) -> Result<()> {
+        // Afterwards they would be refused.
+        self.queues.flush_reports();
         self.connections.tasks.begin_close();
         let held = self.leases.release_all().into_iter();
         let held = held.chain(self.queues.release_all());

@@ -261,6 +261,39 @@ fn expired_jobs_are_swept_although_no_worker_claims_them() {
 }
 
 #[test]
+fn reports_of_jobs_that_have_gone_are_swept_while_a_queue_is_used() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let clock = ManualClock::default();
+    let database = Database::with_clock(&clock);
+    let backend = blocking::Backend::connect(database.connect()).unwrap();
+    let queue = backend.queue("work").unwrap();
+    let claim = Claim::new(1).lease(MINUTE * 60);
+    let mut running = Vec::new();
+    for nth in 0..2 {
+        queue.push(Job::new("job", &nth).unwrap()).unwrap();
+        let delivery = queue.claim(&claim).unwrap().pop().unwrap();
+        delivery.progress(0.5, "half").unwrap();
+        running.push(delivery);
+    }
+    let reports = || database.inspect(|model| model.jobs().reports());
+    let start = Instant::now();
+    while reports() < 2 {
+        clock.advance(Duration::from_secs(1));
+        assert!(start.elapsed() < Duration::from_secs(10), "not written");
+    }
+    running.remove(0).ack().unwrap();
+    let start = Instant::now();
+    while reports() == 2 {
+        // The sweep comes some minutes after a queue was used.
+        assert!(queue.claim(&claim).unwrap().is_empty());
+        clock.advance(MINUTE);
+        assert!(start.elapsed() < Duration::from_secs(10), "not swept");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(reports(), 1, "the other runs");
+}
+
+#[test]
 fn a_lease_is_lost_by_the_clock_and_not_by_a_thread() {
     let clock = ManualClock::default();
     let database = Database::with_clock(&clock);

@@ -9,7 +9,7 @@ use super::{check, is_refused};
 use crate::BackendOptions;
 use crate::admin::JobEdit;
 use crate::lease::{LeaseOptions, MAX_TTL, MIN_TTL, micros};
-use crate::queue::{Job, MAX_DELAY, QueueOptions};
+use crate::queue::{Job, MAX_DELAY, MAX_PROGRESS_NOTE, QueueOptions, Ticket, checked_report};
 use crate::schedule::{MAX_EVERY, MIN_EVERY, Misfire, Overlap, Task};
 
 fn duration() -> impl Strategy<Value = Duration> {
@@ -49,6 +49,24 @@ fn leases_are_checked() {
             prop_assert_eq!(request.ttl, micros(ttl));
         } else {
             prop_assert!(is_refused(&checked));
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn reports_are_checked() {
+    let fractions = prop_oneof![any::<f64>(), -0.1..1.1_f64];
+    let notes = prop_oneof![any::<String>(), "\\PC{0,400}", "[a\u{0}]{0,20}"];
+    check(&(fractions, notes), |(fraction, note)| {
+        let checked = checked_report(Ticket { id: 1, token: 1 }, fraction, &note);
+        let allowed = (0.0..=1.0).contains(&fraction)
+            && note.len() <= MAX_PROGRESS_NOTE
+            && !note.contains('\0');
+        prop_assert_eq!(checked.is_ok(), allowed);
+        match checked {
+            Ok(report) => prop_assert!((0..=1_000_000).contains(&report.millionths)),
+            refused => prop_assert!(is_refused(&refused)),
         }
         Ok(())
     });

@@ -110,6 +110,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "delayed_groups",
         sql: include_str!("../../migrations/0016_delayed_groups.sql"),
     },
+    Migration {
+        version: 17,
+        name: "progress",
+        sql: include_str!("../../migrations/0017_progress.sql"),
+    },
 ];
 
 impl Migration {

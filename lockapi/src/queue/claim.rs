@@ -199,8 +199,12 @@ pub enum Outcome {
         /// Why.
         error: String,
     },
-    /// Not now: it is delivered again after this time, and this delivery does not count.
+    /// Not now: it is delivered again after this time, and this delivery does not count. It was begun in time, so it
+    /// does not [expire](super::Job::ttl) any more.
     Snooze(Duration),
+    /// Nobody could begin it: it is delivered again after this time, unless it expires before, and this delivery does not
+    /// count.
+    Defer(Duration),
     /// It goes back to its place in the queue, and this delivery does not count.
     Release,
     /// It is released, and this delivery counts: its owner dropped it without an outcome.
@@ -213,7 +217,9 @@ impl Outcome {
     pub(crate) fn check(&self) -> Result<()> {
         match self {
             Self::Extend(lease) => check_lease(*lease).map_err(|error| error.during("extend")),
-            Self::Nack { after: time, .. } | Self::Snooze(time) if *time > MAX_DELAY => {
+            Self::Nack { after: time, .. } | Self::Snooze(time) | Self::Defer(time)
+                if *time > MAX_DELAY =>
+            {
                 let message = format!("a delay of {time:?}; allowed are at most 10 years");
                 Err(Error::new(ErrorKind::Invalid, "settle", message))
             }

@@ -162,6 +162,29 @@ impl Delivery {
         point(self.claimed.created_at)
     }
 
+    /// Tells how much of the work is done, from 0 to 1 in millionths, and in words what that is. It does not
+    /// block, and may be called as often as the work has steps: once a second at most, the last report of each
+    /// delivery of the process is written, all in one statement.
+    ///
+    /// [`Inspector::job`](crate::admin::Inspector#method.job), lists of jobs and the operator's command show
+    /// it, while the job runs and, if it is kept, after it has ended.
+    ///
+    /// # Guarantees
+    /// - A report is never the failure of an attempt. What cannot be written, because the server is away, is
+    ///   tried again as long as the delivery is held, unless a later report has replaced it; then it is dropped.
+    /// - The report of a delivery that is no longer the latest replaces none and is not shown.
+    /// - It waits for no transaction, and no transaction waits for it; what is open when a handler ends is
+    ///   written within about a second.
+    /// - Reports do not outlive a crash of the server or a fail-over: handlers that still run report again.
+    ///
+    /// # Errors
+    /// `Invalid` for a fraction that is not a number from 0 to 1, and for a note of more than
+    /// [`MAX_PROGRESS_NOTE`](super::MAX_PROGRESS_NOTE) bytes or with a NUL; nothing is reported then.
+    pub fn progress(&self, fraction: f64, note: &str) -> Result<()> {
+        let told = self.queue.report_progress(self.ticket(), fraction, note);
+        told.map_err(|error| error.on(format_args!("{} of {}", self.id(), self.queue.name())))
+    }
+
     /// Whether its lease has expired, or the job was cancelled.
     #[must_use]
     pub fn is_lost(&self) -> bool {
@@ -227,7 +250,7 @@ impl Delivery {
     }
 
     /// Postpones it: it is delivered again after `time`, at most [`MAX_DELAY`](super::MAX_DELAY), and this
-    /// delivery does not count.
+    /// delivery does not count. It was begun in time, so it does not [expire](super::Job::ttl) any more.
     ///
     /// # Cancel safety
     /// When dropped, the outcome is still sent.

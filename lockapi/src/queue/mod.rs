@@ -18,6 +18,7 @@ pub(crate) mod model;
 pub(crate) mod operations;
 mod options;
 mod pause;
+mod progress;
 mod runs;
 mod statistics;
 
@@ -39,11 +40,14 @@ pub(crate) use model::Jobs;
 pub(crate) use operations::{
     Ack, Admit, Admitted, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, CountJobs,
     DELETED, Discard, ExpireJobs, FOR_EVER, Floor, Keys, Name, NewJob, Purge, Push, PushKeyed,
-    PushTogether, ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive, SearchBelowFloors,
-    SearchRange, SearchResult, SetGroupLimit, SetGroups, SetPaused, Settle, SweepQueues, attempts,
+    PushTogether, ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive, Report,
+    SearchBelowFloors, SearchRange, SearchResult, SetGroupLimit, SetGroups, SetPaused, Settle,
+    SweepProgress, SweepQueues, attempts,
 };
 pub use options::QueueOptions;
 pub use pause::Pause;
+pub(crate) use progress::checked_report;
+pub use progress::{MAX_PROGRESS_NOTE, Progress};
 pub(crate) use runs::RunState;
 pub use statistics::{Statistics, Tally, Unhandled};
 
@@ -156,6 +160,14 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// it is extended from now on. Returns whether work may begin; it may not if the delivery was
     /// given back.
     fn begin(&self, ticket: Ticket) -> bool;
+
+    /// Reports how far the work on a delivery is, in the background; it does not block.
+    ///
+    /// Programs call [`Delivery::progress`](crate::queue::Delivery::progress).
+    ///
+    /// # Errors
+    /// `Invalid` as for that.
+    fn report_progress(&self, ticket: Ticket, fraction: f64, note: &str) -> Result<()>;
 
     /// Returns after this time, by the clock that is used for leases: for workers, which need no
     /// particular runtime.

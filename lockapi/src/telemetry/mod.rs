@@ -14,7 +14,7 @@
 //! |---|---|---|---|
 //! | `acquire` | debug | `kind`, `operation`, `namespace`, `key`, `outcome` | a call that acquires something or tries to, until it is answered or dropped |
 //! | `hold` | debug | `kind`, `namespace`, `key`, `lost` | from the grant until its guard is released or dropped |
-//! | `job` | info | `namespace`, `queue`, `name`, `id`, `attempt`, `outcome` | the handler of a job, with all its events inside |
+//! | `job` | info | `namespace`, `queue`, `name`, `id`, `attempt`, `outcome` | an attempt: layers and the handler of a job, with all their events inside; of a job in a batch not the call |
 //! | `statement` | trace | `statement`, `requests`, `failed` | a statement from sending it to its answer |
 //!
 //! A `hold` has no parent, because a guard may outlive the span in which it was acquired; it follows
@@ -60,7 +60,7 @@
 //! | `lockapi_contended_total` | counter | attempts | `kind` | attempts that found another holder |
 //! | `lockapi_lost_total` | counter | holds | `kind` | holds that were lost |
 //! | `lockapi_renewals_total` | counter | renewals | `kind`, `outcome` | `done`, `lost`, `failed` |
-//! | `lockapi_faults_total` | counter | faults | `fault` | faults that were recovered from: `worker_ended`, a background task that ended early and is started again; `waiter_unopened`, a connection for waiting for locks that could not be opened; `panicked`, a callback or waker of the program that panicked on the timer |
+//! | `lockapi_faults_total` | counter | faults | `fault` | faults that were recovered from: `worker_ended`, a background task that ended early and is started again; `waiter_unopened`, a connection for waiting for locks that could not be opened; `panicked`, a callback or waker of the program that panicked on the timer; `progress_unwritten`, reports of handlers that could not be written |
 //! | `lockapi_decisions_total` | counter | decisions | `outcome` | decisions of rate limits: `admitted`, `refused` |
 //! | `lockapi_claimed_total` | counter | jobs | `queue` | jobs that were claimed |
 //! | `lockapi_job_seconds` | histogram | seconds | `queue`, `outcome` | how long a handler ran |
@@ -182,6 +182,7 @@ pub(crate) enum Fault {
     WorkerEnded,
     WaiterUnopened,
     Panicked,
+    ProgressUnwritten,
 }
 
 /// The answer to a call that acquires.

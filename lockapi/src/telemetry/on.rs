@@ -301,6 +301,7 @@ pub(crate) fn fault(fault: Fault) {
         Fault::WorkerEnded => "worker_ended",
         Fault::WaiterUnopened => "waiter_unopened",
         Fault::Panicked => "panicked",
+        Fault::ProgressUnwritten => "progress_unwritten",
     };
     #[cfg(feature = "metrics")]
     metrics::counter!("lockapi_faults_total", "fault" => fault).increment(1);

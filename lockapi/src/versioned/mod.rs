@@ -10,6 +10,8 @@ use std::error::Error as StdError;
 use std::fmt;
 
 mod contention;
+#[doc(hidden)]
+pub mod marked;
 mod retry;
 mod table;
 
@@ -82,7 +84,7 @@ impl Outcome {
 /// Checks that the transaction on `connection` can be committed. Where a statement has failed, or the transaction has been
 /// ended already, PostgreSQL reports the commit as done all the same.
 ///
-/// `transact` of the backend crates does this; it is for work that commits its transaction itself.
+/// `transact` of the backend crates does this as well; it is for work that commits its transaction itself.
 ///
 /// # Cancel safety
 /// When dropped, the transaction goes on.

@@ -48,21 +48,14 @@ pub(super) async fn attempt(
     });
     let verdict = match select(work, given_up).await {
         Either::Left((Ok(answer), _)) => Verdict::Answered(answer),
-        Either::Left((Err(panic), _)) => {
-            let failed = Failed::retry(format!("the handler panicked: {}", panic_message(&*panic)));
-            drop_quietly(panic);
-            Verdict::Answered(Err(failed))
-        }
+        Either::Left((Err(panic), _)) => Verdict::Answered(Err(panicked(panic))),
         Either::Right((true, work)) => {
             drop_quietly(work);
             Verdict::Lost
         }
         Either::Right((false, work)) => {
             drop_quietly(work);
-            let time = timeout.unwrap_or_default();
-            Verdict::Answered(Err(Failed::retry(format!(
-                "the handler did not end within {time:?}"
-            ))))
+            Verdict::Answered(Err(timed_out(timeout.unwrap_or_default())))
         }
     };
     drop(end_context);
@@ -71,14 +64,24 @@ pub(super) async fn attempt(
 
 /// Returns once another may have the job. What was acknowledged in a transaction of the handler is
 /// nobody's: the handler goes on.
-async fn lost(context: &Context) {
+pub(super) async fn lost(context: &Context) {
     context.delivery().lost().await;
     if context.is_acked_in_transaction() {
         pending::<()>().await;
     }
 }
 
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> Failed {
+    let failed = Failed::retry(format!("the handler panicked: {}", panic_message(&*panic)));
+    drop_quietly(panic);
+    failed
+}
+
+pub(super) fn timed_out(time: Duration) -> Failed {
+    Failed::retry(format!("the handler did not end within {time:?}"))
+}
+
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<String>()
         .map(String::as_str)

@@ -24,8 +24,10 @@ use std::time::Duration;
 /// }
 /// # assert!(deliver("ada@example.com").is_ok());
 /// ```
+#[derive(Clone)]
 pub struct Failed(pub(crate) Kind);
 
+#[derive(Clone)]
 pub(crate) enum Kind {
     Retry {
         error: String,
@@ -33,6 +35,8 @@ pub(crate) enum Kind {
     },
     Reject(String),
     Snooze(Duration),
+    /// Nobody ran the handler to its end.
+    NotRun,
 }
 
 impl Failed {
@@ -65,6 +69,27 @@ impl Failed {
     pub fn snooze(time: Duration) -> Self {
         Self(Kind::Snooze(time))
     }
+
+    /// What is stored with the job; nothing for one that is put off.
+    #[must_use]
+    pub fn error(&self) -> Option<&str> {
+        match &self.0 {
+            Kind::Retry { error, .. } | Kind::Reject(error) => Some(error),
+            Kind::Snooze(_) | Kind::NotRun => None,
+        }
+    }
+
+    /// Whether the job is [retried](Self::retry), if this was not its last attempt.
+    #[must_use]
+    pub fn is_retry(&self) -> bool {
+        matches!(self.0, Kind::Retry { .. })
+    }
+
+    /// Whether the job becomes a [dead letter](Self::reject) at once.
+    #[must_use]
+    pub fn is_reject(&self) -> bool {
+        matches!(self.0, Kind::Reject(_))
+    }
 }
 
 /// With the messages of the error and its sources.
@@ -91,6 +116,7 @@ impl fmt::Debug for Failed {
             Kind::Retry { after, .. } => write!(f, "Failed(retry after {after:?})"),
             Kind::Reject(_) => f.write_str("Failed(reject)"),
             Kind::Snooze(time) => write!(f, "Failed(snooze for {time:?})"),
+            Kind::NotRun => f.write_str("Failed(not run)"),
         }
     }
 }

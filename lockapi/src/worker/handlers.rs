@@ -11,9 +11,11 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::attempt::Work;
+use super::batch::{BatchOptions, Open};
 use super::context::Context;
 use super::data::Data;
 use super::failed::Failed;
+use super::layers::{Around, Layer, around, layered};
 use super::pace::exponential;
 use super::slots::Slot;
 use crate::error::{Error, ErrorKind, Result};
@@ -89,8 +91,23 @@ impl fmt::Debug for WorkerOptions {
 pub(crate) type Begin = Arc<dyn Fn(Context, Slot) -> Work + Send + Sync>;
 
 pub(super) struct Handler {
-    pub(super) begin: Begin,
+    pub(super) runs: Runs,
     pub(super) options: Option<WorkerOptions>,
+}
+
+pub(super) enum Runs {
+    Job(Begin),
+    /// Jobs are gathered for calls of the batch with this number.
+    Batch(usize),
+}
+
+/// A handler that gets several jobs in one call.
+pub(super) struct Batch {
+    pub(super) name: String,
+    pub(super) options: BatchOptions,
+    pub(super) open: Open,
+    /// Puts layers of another kind around each of its jobs.
+    around: Option<Around>,
 }
 
 /// The handlers of a worker.
@@ -98,13 +115,36 @@ pub(super) struct Handler {
 pub(super) struct Handlers {
     named: HashMap<String, Handler>,
     fallback: Option<Handler>,
+    pub(super) batches: Vec<Batch>,
+    layers: Vec<Layer>,
     data: Data,
     twice: Option<String>,
 }
 
 impl Handlers {
     pub(super) fn add(&mut self, name: String, begin: Begin, options: Option<WorkerOptions>) {
-        let handler = Handler { begin, options };
+        self.add_handler(name, Runs::Job(begin), options);
+    }
+
+    pub(super) fn add_batch(
+        &mut self,
+        name: String,
+        options: BatchOptions,
+        open: Open,
+        around: Option<Around>,
+    ) {
+        let runs = Runs::Batch(self.batches.len());
+        self.add_handler(name.clone(), runs, options.worker_options().cloned());
+        self.batches.push(Batch {
+            name,
+            options,
+            open,
+            around,
+        });
+    }
+
+    fn add_handler(&mut self, name: String, runs: Runs, options: Option<WorkerOptions>) {
+        let handler = Handler { runs, options };
         if self.named.insert(name.clone(), handler).is_some() {
             self.twice = Some(name);
         }
@@ -112,9 +152,57 @@ impl Handlers {
 
     pub(super) fn set_fallback(&mut self, begin: Begin) {
         self.fallback = Some(Handler {
-            begin,
+            runs: Runs::Job(begin),
             options: None,
         });
+    }
+
+    pub(super) fn add_layer(&mut self, layer: Layer) {
+        self.layers.push(layer);
+    }
+
+    /// Puts the layers around the handlers of single jobs.
+    pub(super) fn put_layers(&mut self) {
+        if self.layers.is_empty() {
+            return;
+        }
+        let layers: Arc<[Layer]> = self.layers.as_slice().into();
+        for handler in self.named.values_mut().chain(&mut self.fallback) {
+            if let Runs::Job(begin) = &mut handler.runs {
+                *begin = layered(Arc::clone(begin), Arc::clone(&layers));
+            }
+        }
+    }
+
+    /// Whether the jobs of a call may have layers.
+    pub(super) fn may_have_layers(&self, batch: &Batch) -> bool {
+        batch.around.is_some() || !self.layers.is_empty()
+    }
+
+    /// Puts the layers around the share of one job in a call, which has this slot.
+    pub(super) fn around(
+        &self,
+        batch: &Batch,
+        context: &Context,
+        work: Work,
+        slot: &Arc<Slot>,
+    ) -> Work {
+        let shared = || Slot::Shared(Arc::clone(slot));
+        let work = match &batch.around {
+            Some(around) => around(context.clone(), work, shared()),
+            None => work,
+        };
+        if self.layers.is_empty() {
+            return work;
+        }
+        around(&self.layers, context, work, shared())
+    }
+
+    /// The number of jobs that any handler takes in a call; nothing where some take one at a time.
+    pub(super) fn smallest_batch(&self) -> Option<usize> {
+        let sizes = self.batches.iter().map(|batch| batch.options.most());
+        let all = self.fallback.is_none() && self.batches.len() == self.named.len();
+        sizes.min().filter(|_| all)
     }
 
     pub(super) fn add_data<D: Send + Sync + 'static>(&mut self, data: D) {
@@ -148,6 +236,9 @@ impl Handlers {
         }
         for name in self.named.keys() {
             check_name("name", name, 1)?;
+        }
+        for batch in &self.batches {
+            batch.options.check()?;
         }
         let handlers = self.named.values().chain(&self.fallback);
         let options = handlers.filter_map(|handler| handler.options.as_ref());

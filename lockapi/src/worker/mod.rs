@@ -43,10 +43,12 @@ use crate::queue::{Claim, JobKind, MAX_CLAIM, Queue};
 use crate::stop::Stop;
 
 mod attempt;
+mod batch;
 mod context;
 mod data;
 mod failed;
 mod handlers;
+mod layers;
 mod observe;
 mod pace;
 mod report;
@@ -55,19 +57,30 @@ mod settling;
 mod slots;
 
 pub use attempt::Work;
-pub(crate) use attempt::panic_message;
+pub(crate) use attempt::panicked;
+use batch::called;
+pub use batch::{BatchJob, BatchOptions};
+pub(crate) use batch::{Open, Start, open};
 pub use context::Context;
 pub use failed::Failed;
 pub(crate) use handlers::{Begin, decode};
 use handlers::{Handlers, typed, untyped};
 pub use handlers::{WorkerOptions, any_error};
+pub(crate) use layers::Around;
+pub use layers::Next;
+use layers::layer;
 pub use observe::{Ending, Observe, Summary};
 use report::Observer;
 pub use report::Report;
 use run::Run;
+pub(crate) use slots::Slot;
 
 /// The most handlers of one worker that run at the same time.
 pub const MAX_CONCURRENCY: usize = 1000;
+/// The most jobs in one call of a handler of batches.
+pub const MAX_BATCH: usize = MAX_CLAIM;
+/// The longest time for which a call gathers jobs.
+pub const MAX_GATHER: Duration = Duration::from_secs(60);
 /// The shortest interval between two polls of the queue.
 pub const MIN_POLL: Duration = Duration::from_millis(10);
 /// The longest interval between two polls of the queue.
@@ -206,6 +219,116 @@ impl Worker {
         self.handle(K::NAME, handler)
     }
 
+    /// Runs jobs of this name with `handler`, many in one call: for work that costs about as much for a
+    /// hundred as for one, such as a request that takes many documents.
+    ///
+    /// A call begins when it has as many jobs as [`BatchOptions`] allow, or when the time to gather them
+    /// is over. Each job is answered by itself: [`BatchJob::answer`]. What is left when the call ends is
+    /// answered by how it ends:
+    ///
+    /// | The call | Jobs without an answer |
+    /// |---|---|
+    /// | returns `Ok` | are retried, unless they were acknowledged with `ack_in` |
+    /// | returns `Err`, panics, takes too long | have failed with that |
+    /// | is dropped by the worker, which has to stop | are released without counting an attempt |
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use lockapi::worker::{BatchJob, BatchOptions, Failed, Worker};
+    ///
+    /// # struct Index;
+    /// # impl Index { async fn add(&self, _: &[&String]) -> Result<Vec<bool>, std::fmt::Error> { Ok(Vec::new()) } }
+    /// # fn worker(pages: std::sync::Arc<dyn lockapi::Queue>, index: Index) -> Worker {
+    /// let options = BatchOptions::new(200).gather(Duration::from_millis(100));
+    /// Worker::new(pages)
+    ///     .data(index)
+    ///     .handle_batch("index", options, async |pages: Vec<(String, BatchJob)>| {
+    ///         let texts: Vec<_> = pages.iter().map(|(text, _)| text).collect();
+    ///         // An error is that of all pages, which are retried.
+    ///         let added = pages[0].1.data::<Index>().add(&texts).await?;
+    ///         for ((_, job), added) in pages.into_iter().zip(added) {
+    ///             job.answer(if added { Ok(()) } else { Err(Failed::reject("not a text")) });
+    ///         }
+    ///         Ok(())
+    ///     })
+    /// # }
+    /// ```
+    ///
+    /// # Guarantees
+    /// - A call counts as one handler for [`concurrency`](Self::concurrency), however many jobs it has:
+    ///   from its first job on, also while it gathers, until it and the layers of its jobs have ended.
+    /// - Jobs are kept from others while they are gathered.
+    /// - A payload that cannot be decoded fails its own job, which the handler does not see.
+    /// - A job that is lost or cancelled is left out of a call that has not begun. In one that runs its
+    ///   answer does not count, and [`is_lost`](Context::is_lost) tells; the call goes on for the others,
+    ///   and is dropped when all were lost before it has answered any.
+    /// - A worker that is stopped calls at once with what it has gathered.
+    /// - [Layers](Self::layer) are around each job. A call waits for those of its jobs until the last has
+    ///   called [`Next::run`] or has ended, for a second at most; what comes later is put off for a
+    ///   second, without counting an attempt.
+    ///
+    /// The jobs are in no particular order. At most as many jobs of a group are in a call as its limit
+    /// says. Observers see each job [begin](Observe::started) when it is gathered.
+    pub fn handle_batch<T, F, W>(
+        self,
+        name: impl Into<String>,
+        options: BatchOptions,
+        handler: F,
+    ) -> Self
+    where
+        T: DeserializeOwned + Send + 'static,
+        F: Fn(Vec<(T, BatchJob)>) -> W + Send + Sync + 'static,
+        W: Future<Output = Result<(), Failed>> + Send + 'static,
+    {
+        let open = open(&options, called(handler));
+        self.open_with(name.into(), options, open, None)
+    }
+
+    /// Runs `layer` around each attempt of all handlers, which it may do something before and after, or
+    /// instead of: what it returns is what came of the attempt.
+    ///
+    /// The layer that was added first is the outermost: it begins first, and is the last to see what came
+    /// of the job. Handlers that are added later have the layers as well. It makes no difference to a
+    /// worker without layers.
+    ///
+    /// ```
+    /// use lockapi::worker::{Context, Failed, Next, Worker};
+    ///
+    /// # fn worker(mails: std::sync::Arc<dyn lockapi::Queue>) -> Worker {
+    /// Worker::new(mails)
+    ///     .layer(async |job: Context, next: Next| {
+    ///         println!("{} {} of {:?} begins", job.name(), job.id(), job.header("tenant"));
+    ///         let outcome = next.run().await;
+    ///         println!("{} {}: {outcome:?}", job.name(), job.id());
+    ///         outcome
+    ///     })
+    ///     .layer(async |job: Context, next: Next| match next.run().await {
+    ///         // What has failed five times is not worth a sixth.
+    ///         Err(failed) if failed.is_retry() && job.attempt() >= 5 => {
+    ///             Err(Failed::reject(failed.error().unwrap_or_default()))
+    ///         }
+    ///         outcome => outcome,
+    ///     })
+    ///     .handle("welcome", async |_: String, _| Ok(()))
+    /// # }
+    /// ```
+    ///
+    /// # Guarantees
+    /// - A handler that panics, or cannot decode its payload, has failed for the layers around it. A layer
+    ///   that panics fails the job as a handler does.
+    /// - The time limit of a handler includes its layers, except in [batches](Self::handle_batch).
+    /// - A layer is dropped with its handler: when the time limit has expired, the job is lost, or the
+    ///   worker has to stop. What has to be done in any case belongs into a destructor.
+    /// - What was acknowledged with `ack_in` is done if that is committed, whatever layers return.
+    pub fn layer<F, W>(mut self, layer: F) -> Self
+    where
+        F: Fn(Context, Next) -> W + Send + Sync + 'static,
+        W: Future<Output = Result<(), Failed>> + Send + 'static,
+    {
+        self.handlers.add_layer(self::layer(layer));
+        self
+    }
+
     /// Passes a value to all handlers, which get it by its type: [`Context::data`]. Of several
     /// values of one type the last counts.
     pub fn data<D: Send + Sync + 'static>(mut self, data: D) -> Self {
@@ -219,7 +342,8 @@ impl Worker {
         self
     }
 
-    /// How many handlers run at the same time, 1 to [`MAX_CONCURRENCY`]; 16 by default.
+    /// How many handlers run at the same time, 1 to [`MAX_CONCURRENCY`]; 16 by default. A call for
+    /// [many jobs](Self::handle_batch) is one.
     pub fn concurrency(mut self, handlers: usize) -> Self {
         self.settings.concurrency = handlers;
         self
@@ -305,7 +429,8 @@ impl Worker {
     /// Runs the jobs that are due, and returns a summary: for tests.
     ///
     /// It returns when no job is due and none is running. Jobs that handlers push meanwhile are
-    /// run; those that are due later, such as failed ones after their backoff, are left.
+    /// run; those that are due later, such as failed ones after their backoff, are left. Calls for
+    /// [many jobs](Self::handle_batch) begin with those that are there.
     ///
     /// ```
     /// # async fn example() -> lockapi::Result<()> {
@@ -339,6 +464,17 @@ impl Worker {
         options: Option<WorkerOptions>,
     ) -> Self {
         self.handlers.add(name, begin, options);
+        self
+    }
+
+    pub(crate) fn open_with(
+        mut self,
+        name: String,
+        options: BatchOptions,
+        open: Open,
+        around: Option<Around>,
+    ) -> Self {
+        self.handlers.add_batch(name, options, open, around);
         self
     }
 

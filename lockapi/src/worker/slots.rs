@@ -14,12 +14,16 @@ pub(crate) struct Slots {
 }
 
 /// The place of one handler.
-pub(crate) struct Slot(Arc<Slots>);
+pub(crate) enum Slot {
+    Own(Arc<Slots>),
+    /// That of several parts, which is taken until the last has ended.
+    Shared(#[expect(dead_code, reason = "it is dropped")] Arc<Slot>),
+}
 
 impl Slots {
     pub(crate) fn take(self: &Arc<Self>) -> Slot {
         self.used.fetch_add(1, Ordering::AcqRel);
-        Slot(Arc::clone(self))
+        Slot::Own(Arc::clone(self))
     }
 
     pub(crate) fn used(&self) -> usize {
@@ -34,7 +38,9 @@ impl Slots {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.0.used.fetch_sub(1, Ordering::AcqRel);
-        self.0.freed.wake();
+        if let Self::Own(slots) = self {
+            slots.used.fetch_sub(1, Ordering::AcqRel);
+            slots.freed.wake();
+        }
     }
 }

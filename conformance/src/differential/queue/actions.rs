@@ -48,6 +48,8 @@ pub enum Action {
     Read(u8, bool),
     /// Lists the queues.
     Queues,
+    /// Reports the progress of deliveries: which, and how much is done.
+    Report(Vec<(u8, u8)>),
     /// Deletes what has been kept for long enough.
     Sweep,
     /// Moves expired jobs to the dead letters, so many in a statement, of few bytes or of many, and keeps those
@@ -106,7 +108,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         )
             .prop_map(|(acks, claim)| Action::CompleteAndClaim(acks, claim)),
         1 => any::<bool>().prop_map(Action::SearchBelowFloors),
-        4 => prop::collection::vec((0..6u8, 0..7u8, 1..4u8), few.clone()).prop_map(Action::Settle),
+        4 => prop::collection::vec((0..6u8, 0..8u8, 1..4u8), few.clone()).prop_map(Action::Settle),
         2 => prop::collection::vec((0..6u8, any::<bool>()), few.clone()).prop_map(Action::Acks),
         1 => prop::collection::vec(0..8u8, few.clone()).prop_map(Action::Stand),
         1 => (1..4u8).prop_map(Action::Take),
@@ -123,6 +125,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
             .prop_map(|(state, named, examined, most)| Action::List(state, named, examined, most)),
         2 => (0..8u8, any::<bool>()).prop_map(|(back, payload)| Action::Read(back, payload)),
         1 => Just(Action::Queues),
+        4 => prop::collection::vec((0..6u8, any::<u8>()), 1..5usize).prop_map(Action::Report),
         1 => Just(Action::Sweep),
         1 => (1..4u8, prop::bool::weighted(0.2), any::<bool>())
             .prop_map(|(most, small, own)| Action::Expire(most, small, own)),

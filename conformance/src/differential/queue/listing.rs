@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use lockapi::admin::{JobPlace, JobState, ListedJob};
 use lockapi::driver::Connection;
+use lockapi::queue::Progress;
 use lockapi::suite::admin::{ListJobs, ListQueues, ReadJob};
 
 use super::{Action, Pair};
@@ -17,6 +18,7 @@ fn common(mut job: ListedJob) -> ListedJob {
         *time = time.map(|_| SystemTime::UNIX_EPOCH);
     }
     job.lease_left = None;
+    job.progress = job.progress.map(Progress::without_time);
     job
 }
 

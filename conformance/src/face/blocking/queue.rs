@@ -71,6 +71,10 @@ impl Queue for Blocking<blocking::Queue> {
         self.0.begin(ticket)
     }
 
+    fn report_progress(&self, ticket: Ticket, fraction: f64, note: &str) -> Result<()> {
+        self.0.report_progress(ticket, fraction, note)
+    }
+
     async fn sleep(&self, time: Duration) {
         // A call that blocks would keep its thread when this is dropped.
         self.0.inner().sleep(time).await;

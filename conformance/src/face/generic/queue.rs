@@ -69,6 +69,10 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
         self.0.begin(ticket)
     }
 
+    fn report_progress(&self, ticket: Ticket, fraction: f64, note: &str) -> Result<()> {
+        self.0.report_progress(ticket, fraction, note)
+    }
+
     async fn sleep(&self, time: Duration) {
         self.0.sleep(time).await;
     }

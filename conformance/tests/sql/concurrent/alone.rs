@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use lockapi::admin::JobEdit;
 use lockapi::limit::Quota;
-use lockapi::queue::Priority;
+use lockapi::queue::{Outcome, Priority};
 use lockapi::suite::admin::ListLeases;
 use lockapi::suite::lease::{Acquire, Acquired};
 use lockapi::suite::limit::{Charge, ChargeLine};
@@ -14,7 +14,7 @@ use super::agree;
 use super::limits::{By, charge, ensure, look, take};
 use super::queue::{
     cancel_as_operator, cancel_elsewhere, claim, edit_by, edit_elsewhere, nack, push,
-    settle as settle_job,
+    push_with_ttl, settle as settle_job,
 };
 use super::reservations::{expire, settle};
 use super::sides::{Plans, Side, Step, UNIT, elapse, number, sql, step};
@@ -152,6 +152,8 @@ fn an_edited_job_is_due_where_claims_look() {
         (&[JobEdit::new().now().payload("2")][..], 0),
         (&[JobEdit::new().priority(Priority::Normal)], 0),
         (&[high()], 1),
+        (&[JobEdit::new().priority(Priority::Urgent)], 1),
+        (&[JobEdit::new().priority(Priority::Low)], 1),
         (&[high().now()], 1),
         (&[JobEdit::new().at(far), JobEdit::new().now()], 1),
     ] {
@@ -162,6 +164,42 @@ fn an_edited_job_is_due_where_claims_look() {
         steps.push(&is_new);
         agree(Plans::Engine, &steps);
     }
+}
+
+/// The time to live begins anew with another time alone, and as long as it was; after a delivery there is none to begin.
+#[test]
+fn an_edit_moves_the_end_of_the_time_to_live_with_the_time() {
+    let far = || SystemTime::UNIX_EPOCH + Duration::from_hours(50_000_000);
+    let ends = "SELECT (extract(epoch FROM expires_at - coalesce(due_at, run_at)) / 60)::int8 FROM lockapi.job
+                 WHERE namespace = $n";
+    let ends_soon = "SELECT count(*) FROM lockapi.job WHERE namespace = $n
+                        AND expires_at BETWEEN now() + interval '6 min' AND now() + interval '9 min'";
+    let urgent = || JobEdit::new().priority(Priority::Urgent);
+    for (edit, seen) in [
+        (urgent(), number(ends_soon, 1)),
+        (JobEdit::new().payload("2"), number(ends_soon, 1)),
+        (JobEdit::new().now(), number(ends_soon, 1)),
+        (JobEdit::new().at(far()), number(ends, 10)),
+        (urgent().at(far()), number(ends, 10)),
+    ] {
+        let steps = [&push_with_ttl(10), &elapse(2), &edit_by(edit), &seen];
+        agree(Plans::Engine, &steps);
+    }
+    let later = Outcome::Nack {
+        error: "it failed".to_owned(),
+        after: Duration::from_mins(30),
+    };
+    // It was delivered, and waits for an attempt behind that time.
+    let steps = [
+        &push_with_ttl(10),
+        &claim(1),
+        &settle_job(&["a"], later),
+        &elapse(2),
+        &edit_by(JobEdit::new().now()),
+        &number(ends_soon, 1),
+        &claim(1),
+    ];
+    agree(Plans::Engine, &steps);
 }
 
 fn acquire(key: &'static str, slot: i64) -> Step {

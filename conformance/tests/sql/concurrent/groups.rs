@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use lockapi::admin::JobEdit;
-use lockapi::queue::Outcome;
-use lockapi::suite::queue::{Admit, Push, SetGroups};
+use lockapi::queue::{Outcome, Priority};
+use lockapi::suite::queue::{Admit, NewJob, Push, SetGroups, Take};
 
 use super::queue::{
     ack, cancel, cancel_as_operator, claim, count, edit, edit_by, name, new_job, purge, settle,
     take,
 };
-use super::sides::{Plans, Side, Step, elapse, number, sql, step, url};
-use super::{Meets, Schedule};
+use super::sides::{Plans, Side, Step, UNIT, elapse, number, sql, step, url};
+use super::{Meets, Schedule, agree};
 
 /// Pushes a job of the group `g` for each of the names.
 fn push(names: &'static [&'static str]) -> Step {
@@ -148,6 +148,22 @@ fn a_place_is_left_by_a_job_that_is_put_off() {
     }
 }
 
+/// It is due as of now, and neither parked nor counted twice.
+#[test]
+fn an_admitted_job_with_another_priority_keeps_its_place() {
+    for priority in [Priority::Urgent, Priority::Low] {
+        let steps = [
+            &push(&["a", "b"]),
+            &admit(),
+            &edit_by(JobEdit::new().priority(priority)),
+            &number(ADMITTED, 1),
+            &admit(),
+            &claim(5),
+        ];
+        agree(Plans::Engine, &steps);
+    }
+}
+
 /// Makes the job `a` due in a far future.
 fn put_off() -> Step {
     let far = SystemTime::UNIX_EPOCH + Duration::from_hours(50_000_000);
@@ -202,4 +218,187 @@ fn an_expired_delivery_keeps_the_place() {
     let before = [&push(&["a", "b"]), &admit(), &claim(1), &elapse(2)];
     let schedule = Schedule::new(&before, &claim(1), &admit(), Meets::Passes);
     schedule.then(&number(ADMITTED, 1)).then(&claim(5)).run();
+}
+
+/// So many jobs of a priority that are due after so many minutes: of one group, or each of a group of its own whose name
+/// begins like that.
+#[derive(Clone, Copy)]
+struct Parked {
+    group: &'static str,
+    each: bool,
+    count: usize,
+    priority: i64,
+    delay: i64,
+}
+
+fn park(parked: &'static [Parked]) -> Step {
+    Arc::new(|side: &mut Side| {
+        let of = |one: &'static Parked| {
+            (0..one.count).map(move |nth| NewJob {
+                group: if one.each {
+                    format!("{}{nth:03}", one.group)
+                } else {
+                    one.group.to_owned()
+                },
+                priority: one.priority,
+                delay: one.delay * UNIT,
+                ..new_job()
+            })
+        };
+        let push = Push {
+            namespace: side.namespace.clone(),
+            queue: "work".to_owned(),
+            jobs: parked.iter().flat_map(of).collect(),
+            topic: None,
+        };
+        side.perform(&[push]);
+        String::new()
+    })
+}
+
+/// What an admission of so many groups answers.
+fn admit_of(groups: i64) -> Step {
+    let batch = move |side: &Side| {
+        vec![Admit {
+            name: name(side),
+            groups,
+        }]
+    };
+    step(batch, |_, admitted| {
+        let next = admitted.next_due.map(|due| (due + UNIT / 2) / UNIT);
+        format!(
+            "admitted {} of {}, next {next:?}",
+            admitted.jobs, admitted.examined
+        )
+    })
+}
+
+const fn job_of(group: &'static str) -> Parked {
+    Parked {
+        group,
+        each: false,
+        count: 1,
+        priority: 2,
+        delay: 0,
+    }
+}
+
+/// What is not due is passed over in parts of 256; a job that is due is found behind them, in its group and after it, and
+/// nothing else is looked at.
+#[test]
+fn a_job_that_is_due_is_found_behind_those_that_are_not() {
+    const LATER: Parked = Parked {
+        count: 600,
+        priority: 0,
+        delay: 5,
+        ..job_of("g")
+    };
+    const GROUPS: Parked = Parked {
+        each: true,
+        ..LATER
+    };
+    const EXACTLY: Parked = Parked {
+        count: 256,
+        ..GROUPS
+    };
+    const CASES: &[&[Parked]] = &[
+        // In a group that has more than a part of them, and none.
+        &[LATER, job_of("g")],
+        &[LATER],
+        // Behind such groups.
+        &[LATER, job_of("h")],
+        // Behind many groups, at the end of a part, and in front of others.
+        &[GROUPS, job_of("h")],
+        &[
+            EXACTLY,
+            job_of("h"),
+            Parked {
+                group: "i",
+                count: 40,
+                ..GROUPS
+            },
+        ],
+        &[EXACTLY, job_of("g255")],
+        &[EXACTLY, job_of("g254"), job_of("g256")],
+        &[GROUPS],
+    ];
+    for parked in CASES {
+        // From the first group on, from one in between, from the last one, and from one that is behind all.
+        for reached in ["", "g", "g100", "h", "z"] {
+            let mut steps = vec![set_groups(2, false)];
+            if let Some(first) = REACHED.iter().find(|one| one[0].group == reached) {
+                steps.extend([park(first), admit_of(10)]);
+            }
+            steps.push(park(parked));
+            steps.extend([admit_of(10), admit_of(1), admit_of(10)]);
+            let steps: Vec<_> = steps.iter().collect();
+            agree(Plans::Engine, &steps);
+        }
+    }
+}
+
+const REACHED: [&[Parked]; 4] = [
+    &[job_of("g")],
+    &[job_of("g100")],
+    &[job_of("h")],
+    &[job_of("z")],
+];
+
+/// Turns, limits and orders, with so many groups at a time that they end in between.
+#[test]
+fn groups_have_their_turns_as_in_the_model() {
+    const MANY: Parked = Parked {
+        count: 5,
+        each: true,
+        ..job_of("m")
+    };
+    const FULL: Parked = Parked {
+        count: 6,
+        ..job_of("f")
+    };
+    const LATER: Parked = Parked {
+        count: 2,
+        delay: 5,
+        ..job_of("d")
+    };
+    const LOW: Parked = Parked {
+        count: 40,
+        priority: 3,
+        ..job_of("l")
+    };
+    const HIGH: Parked = Parked { priority: 1, ..LOW };
+    for ordered in [false, true] {
+        for most in [1, 3, 9] {
+            for groups in [1, 2, 3, 10] {
+                let mut steps = vec![
+                    set_groups(most, ordered),
+                    park(&[MANY, FULL, MANY, LATER, LOW, FULL, HIGH, MANY]),
+                ];
+                for _ in 0..20 {
+                    steps.extend([admit_of(groups), admit_of(groups), done()]);
+                }
+                let steps: Vec<_> = steps.iter().collect();
+                agree(Plans::Engine, &steps);
+            }
+        }
+    }
+}
+
+/// Claims and completes all jobs that are admitted.
+fn done() -> Step {
+    let batch = |side: &Side| {
+        vec![Take {
+            namespace: side.namespace.clone(),
+            queue: "work".to_owned(),
+            most: 1000,
+            priorities: vec![0, 1, 2, 3],
+            worker: "worker".to_owned(),
+            keep: UNIT,
+        }]
+    };
+    step(batch, |_, taken| {
+        let mut groups: Vec<_> = taken.iter().map(|job| job.group.clone()).collect();
+        groups.sort_unstable();
+        format!("took {groups:?}")
+    })
 }

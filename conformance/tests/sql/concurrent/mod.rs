@@ -15,6 +15,7 @@ mod leases;
 mod limits;
 mod order;
 mod permits;
+mod progress;
 mod queue;
 mod queue_keys;
 mod reservations;

@@ -18,7 +18,7 @@ use super::reservations::{expire, settle};
 use super::sides::{Plans, Side, Step, elapse, sql, url};
 
 /// What is there, what A does to the row in the middle, and the batch in both orders.
-struct Order {
+pub(super) struct Order {
     before: Vec<Step>,
     first: Step,
     forward: Step,
@@ -28,7 +28,7 @@ struct Order {
 }
 
 impl Order {
-    fn new(before: &[&Step], first: &Step, forward: &Step, backward: &Step) -> Self {
+    pub(super) fn new(before: &[&Step], first: &Step, forward: &Step, backward: &Step) -> Self {
         Self {
             before: before.iter().map(|step| Step::clone(step)).collect(),
             first: Step::clone(first),
@@ -44,7 +44,7 @@ impl Order {
     }
 
     /// With the plans of the engine.
-    fn run(&self) {
+    pub(super) fn run(&self) {
         for committed in [true, false] {
             for (second, third) in [
                 (&self.forward, &self.backward),
@@ -108,9 +108,9 @@ impl Order {
     }
 }
 
-const FORWARD: &[&str] = &["1", "2", "3"];
-const BACKWARD: &[&str] = &["3", "2", "1"];
-const MIDDLE: &[&str] = &["2"];
+pub(super) const FORWARD: &[&str] = &["1", "2", "3"];
+pub(super) const BACKWARD: &[&str] = &["3", "2", "1"];
+pub(super) const MIDDLE: &[&str] = &["2"];
 
 /// The rows of limits, in the table the other way round.
 fn limits() -> [Step; 3] {

@@ -38,11 +38,21 @@ pub(super) fn new_job() -> NewJob {
 
 /// Pushes a job for each of the names.
 pub(super) fn push(names: &'static [&'static str]) -> Step {
-    Arc::new(|side: &mut Side| {
+    push_each(names, 0)
+}
+
+/// Pushes the job `a` with a time to live of so many minutes.
+pub(super) fn push_with_ttl(minutes: i64) -> Step {
+    push_each(&["a"], minutes * UNIT)
+}
+
+fn push_each(names: &'static [&'static str], ttl: i64) -> Step {
+    Arc::new(move |side: &mut Side| {
+        let job = NewJob { ttl, ..new_job() };
         let push = Push {
             namespace: side.namespace.clone(),
             queue: "work".to_owned(),
-            jobs: names.iter().map(|_| new_job()).collect(),
+            jobs: names.iter().map(|_| job.clone()).collect(),
             topic: None,
         };
         let ids = side.perform(&[push]).remove(0);
@@ -53,7 +63,7 @@ pub(super) fn push(names: &'static [&'static str]) -> Step {
     })
 }
 
-fn ticket(side: &Side, name: &str) -> Ticket {
+pub(super) fn ticket(side: &Side, name: &str) -> Ticket {
     Ticket {
         id: side.given(&format!("job {name}")),
         token: side.given(&format!("delivery {name}")),
@@ -144,7 +154,7 @@ fn reject() -> Outcome {
     }
 }
 
-fn extend() -> Outcome {
+pub(super) fn extend() -> Outcome {
     Outcome::Extend(std::time::Duration::from_mins(5))
 }
 
@@ -326,7 +336,7 @@ pub(super) fn count() -> Step {
 }
 
 /// As a claim has it.
-const LOCK: &str = "SELECT FROM lockapi.job WHERE namespace = $n FOR UPDATE";
+pub(super) const LOCK: &str = "SELECT FROM lockapi.job WHERE namespace = $n FOR UPDATE";
 const LOCK_DEAD: &str = "SELECT FROM lockapi.job_archive WHERE namespace = $n FOR UPDATE";
 
 #[test]

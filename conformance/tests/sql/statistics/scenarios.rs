@@ -182,6 +182,11 @@ fn scenarios_of_queues() -> Vec<Scenario> {
         ),
         engine(queue::ReadUnhandled::STATEMENT, "'{ns}', 'work', '{send}', 100"),
         engine(queue::ReadDeliveryState::STATEMENT, "'{ids}'"),
+        engine(
+            queue::Report::STATEMENT,
+            "'{ids}', '{tokens}', '{1,2,1000000}', '{\"\",a,b}'",
+        ),
+        engine(queue::SweepProgress::STATEMENT, "{id} - 1, 10"),
         engine(queue::ReadDeadLetters::STATEMENT, "'{ns}', 'work', 0, 10"),
         engine(queue::SweepQueues::STATEMENT, "'{ns}', 10"),
         engine(
@@ -277,6 +282,8 @@ pub(super) const OTHERS: &str = "
       FROM (VALUES ('m', 'work', 40000, -1), ('a', 'zzz', 15000, 100000000), ('z', 'aaa', 15000, -100000000))
            AS o (namespace, queue, many, sign)
      CROSS JOIN LATERAL generate_series(1, o.many) AS n;
+    INSERT INTO lockapi.job_progress (id, token, reported_at, fraction, note)
+    SELECT n, 0, now(), 0.5, 'half' FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.push_key (namespace, queue, key, job, created_at)
     SELECT 'm', 'work', 'p' || n, n, now() FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.queue (namespace, name, paused) SELECT 'm', 'q' || n, true FROM generate_series(1, 40000) AS n;

@@ -14,8 +14,9 @@ use crate::server::USER;
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Tables that programs read and write all the time.
-const TABLES: [&str; 9] = [
+const TABLES: [&str; 10] = [
     "job",
+    "job_progress",
     "lease",
     "rate_limit",
     "fence_mark",

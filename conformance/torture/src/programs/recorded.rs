@@ -63,7 +63,7 @@ fn how(outcome: &Outcome) -> Option<How> {
     match outcome {
         Outcome::Ack => Some(How::Ack),
         Outcome::Nack { .. } | Outcome::Reject { .. } => Some(How::Nack),
-        Outcome::Snooze(_) => Some(How::Snooze),
+        Outcome::Snooze(_) | Outcome::Defer(_) => Some(How::Snooze),
         Outcome::Release | Outcome::Abandon => Some(How::Release),
         _ => None,
     }

@@ -1,8 +1,8 @@
 -- Reads what is wrong with the tables of the schema lockapi, from the catalogs.
 --
 -- Promises: a row for each fault, with its name, the table and what was found; none where there is no schema. Which
--- sessions there are, and what they hold for long, is of no use after a crash: these tables are unlogged. So is the
--- one whose row a crash has to remove.
+-- sessions there are, what they hold for long, and what handlers tell of running jobs is of no use after a crash: these
+-- tables are unlogged. So is the one whose row a crash has to remove.
 -- Index: those of the catalogs. Race: none, it only reads.
 WITH relation AS (
     SELECT c.oid, c.relname::text AS name, c.relpersistence, c.relrowsecurity, c.reloptions
@@ -12,7 +12,7 @@ WITH relation AS (
 )
 SELECT 'unlogged' AS fault, r.name AS subject, 'the table is unlogged' AS detail
   FROM relation AS r
- WHERE r.relpersistence <> 'p' AND r.name NOT IN ('lock_note', 'lock_session', 'since_crash')
+ WHERE r.relpersistence <> 'p' AND r.name NOT IN ('job_progress', 'lock_note', 'lock_session', 'since_crash')
  UNION ALL
 SELECT 'logged', r.name, 'the table is logged'
   FROM relation AS r

@@ -18,10 +18,10 @@ WITH held AS MATERIALIZED (
      WHERE j.id = ANY (ARRAY(SELECT h.id FROM held AS h))
     RETURNING j.*
 ), kept AS (
-    INSERT INTO lockapi.job_archive (id, status, run_at, created_at, started_at, attempt, max_attempts,
+    INSERT INTO lockapi.job_archive (id, token, status, run_at, created_at, started_at, attempt, max_attempts,
                                      priority, worker, error, namespace, queue, unique_key, name, payload, task,
                                      errors, group_key, headers, expires_at)
-    SELECT g.id, 'cancelled', coalesce(g.due_at, g.run_at), g.created_at, g.started_at, g.attempt, g.max_attempts,
+    SELECT g.id, g.token, 'cancelled', coalesce(g.due_at, g.run_at), g.created_at, g.started_at, g.attempt, g.max_attempts,
            g.priority, g.worker, $4::text, g.namespace, g.queue, g.unique_key, g.name, g.payload, g.task, g.errors, g.group_key, g.headers,
            CASE WHEN g.task IS NULL THEN pg_catalog.clock_timestamp() + interval '7 days' END
       FROM gone AS g

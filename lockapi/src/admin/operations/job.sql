@@ -1,7 +1,9 @@
 -- Reads the job $2 of the namespace $1, whether it waits, runs or has ended.
 --
 -- Promises: at most one row. The payload and the headers are read only if $3 is true, and of the payload the first $4 characters.
--- Index: job_pkey and job_archive_pkey; the collation keeps the others from fitting.
+-- What a delivery before the latest told is not
+-- shown, and nothing of a job that begins anew.
+-- Index: job_pkey, job_archive_pkey and job_progress_pkey; the collation keeps the others from fitting.
 -- Race: none, it only reads; both tables are read as of one moment, so a job that ends meanwhile is in one of
 -- them.
 SELECT j.id, j.queue, CASE WHEN j.lease_until > pg_catalog.clock_timestamp() THEN 'running'
@@ -15,8 +17,13 @@ SELECT j.id, j.queue, CASE WHEN j.lease_until > pg_catalog.clock_timestamp() THE
        (extract(epoch FROM j.expires_at) * 1000000)::int8 AS expires_at,
        j.worker, j.error, j.unique_key, j.task, j.errors::text AS errors, j.size::int8 AS size,
        CASE WHEN $3::bool THEN pg_catalog.left(j.payload::text, $4::int8::int4) END AS payload,
-       CASE WHEN $3::bool THEN j.headers::text END AS headers
+       CASE WHEN $3::bool THEN j.headers::text END AS headers, p.millionths, p.note, p.reported_at
   FROM lockapi.job AS j
+  LEFT JOIN LATERAL (
+       SELECT (p.fraction * 1000000)::int8 AS millionths, p.note, (extract(epoch FROM p.reported_at) * 1000000)::int8 AS reported_at
+         FROM lockapi.job_progress AS p
+        WHERE p.id = j.id AND p.token = coalesce(j.token, p.token) AND j.attempt > 0
+       OFFSET 0) AS p ON true
  WHERE j.id = $2::int8 AND j.namespace COLLATE "POSIX" = $1::text
  UNION ALL
 SELECT a.id, a.queue, a.status, a.name, a.priority::int8, a.attempt::int8, a.max_attempts::int8,
@@ -25,6 +32,11 @@ SELECT a.id, a.queue, a.status, a.name, a.priority::int8, a.attempt::int8, a.max
        NULL, NULL, a.worker, a.error, a.unique_key, a.task, a.errors::text,
        pg_catalog.octet_length(a.payload::text)::int8,
        CASE WHEN $3::bool THEN pg_catalog.left(a.payload::text, $4::int8::int4) END,
-       CASE WHEN $3::bool THEN a.headers::text END
+       CASE WHEN $3::bool THEN a.headers::text END, p.millionths, p.note, p.reported_at
   FROM lockapi.job_archive AS a
+  LEFT JOIN LATERAL (
+       SELECT (p.fraction * 1000000)::int8 AS millionths, p.note, (extract(epoch FROM p.reported_at) * 1000000)::int8 AS reported_at
+         FROM lockapi.job_progress AS p
+        WHERE p.id = a.id AND p.token = coalesce(a.token, p.token) AND a.attempt > 0
+       OFFSET 0) AS p ON true
  WHERE a.id = $2::int8 AND a.namespace COLLATE "POSIX" = $1::text

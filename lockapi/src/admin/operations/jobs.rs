@@ -8,7 +8,7 @@ use crate::driver::columns::maybe_text;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
-use crate::queue::{AttemptError, Headers, Name, Priority, attempts};
+use crate::queue::{AttemptError, Headers, Name, Priority, Progress, attempts};
 
 /// Lists jobs.
 #[derive(Clone, Debug)]
@@ -100,6 +100,15 @@ fn state(row: &mut Row, at: usize) -> Result<JobState, Failure> {
     state.map_err(|_| Failure::corrupt("a job has a state that does not exist"))
 }
 
+/// What a handler told, from this column on.
+fn progress(row: &mut Row, at: usize) -> Result<Option<Progress>, Failure> {
+    let Some(millionths) = row.maybe_int(at)? else {
+        return Ok(None);
+    };
+    let progress = Progress::new(millionths, row.text(at + 1)?, row.int(at + 2)?);
+    Ok(Some(progress))
+}
+
 /// The job of a row of [`ListJobs`], of which these columns are taken already.
 fn listed(row: &mut Row, priority: i64, at: i64) -> Result<ListedJob, Failure> {
     // A job that is parked is due then, and has the place that it was given in the meantime.
@@ -118,6 +127,7 @@ fn listed(row: &mut Row, priority: i64, at: i64) -> Result<ListedJob, Failure> {
         lease_left: row.maybe_int(9)?.filter(|left| *left > 0).map(duration),
         worker: row.maybe_text(10)?,
         error: row.maybe_text(11)?,
+        progress: progress(row, 15)?,
     })
 }
 
@@ -152,6 +162,9 @@ impl Operation for ListJobs {
             Type::Int,
             Type::Text,
             Type::Text,
+            Type::Int,
+            Type::Text,
+            Type::Int,
             Type::Int,
             Type::Text,
             Type::Int,
@@ -230,6 +243,9 @@ impl Operation for ReadJob {
             Type::Int,
             Type::Text,
             Type::Text,
+            Type::Int,
+            Type::Text,
+            Type::Int,
         ],
     };
 
@@ -264,6 +280,7 @@ impl Operation for ReadJob {
                     lease_left: row.maybe_int(11)?.filter(|left| *left > 0).map(duration),
                     worker: row.maybe_text(13)?,
                     error: row.maybe_text(14)?,
+                    progress: progress(&mut row, 21)?,
                 },
                 expires_at: row.maybe_int(12)?.map(since_epoch),
                 unique_key: row.maybe_text(15)?,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::progress;
 use super::topic::Topic;
 use crate::engine::Core;
 use crate::engine::batcher::Queued;
@@ -16,7 +17,7 @@ use crate::queue::{
     Cancel, Claim, CountJobs, DeadLetter, DeliveryState, Discard, Exchange, Groups, Job, Name,
     Outcome, Pause, Purge, Pushed, Queue, QueueOptions, ReadDeadLetters, ReadDeliveryState,
     ReadUnhandled, Redrive, SetGroupLimit, SetGroups, SetPaused, Settled, Statistics, SweepQueues,
-    Ticket, Unhandled, checked_limit, in_transaction,
+    Ticket, Unhandled, checked_limit, checked_report, in_transaction,
 };
 use crate::telemetry;
 use crate::wait::unless;
@@ -209,6 +210,8 @@ impl Handle {
             namespace: namespace.to_string(),
             most: PART,
         });
+        // And one for all namespaces: numbers of jobs are those of the database.
+        self.core.sweeps.later(0, progress::first_part);
         self.expire_later();
     }
 }
@@ -269,6 +272,12 @@ impl Queue for QueueHandle {
 
     fn begin(&self, ticket: Ticket) -> bool {
         self.0.core.queues.heartbeats.begin(ticket)
+    }
+
+    fn report_progress(&self, ticket: Ticket, fraction: f64, note: &str) -> Result<()> {
+        let report = checked_report(ticket, fraction, note).map_err(self.0.failed("progress"))?;
+        self.0.core.queues.reports.report(report);
+        Ok(())
     }
 
     async fn sleep(&self, time: Duration) {

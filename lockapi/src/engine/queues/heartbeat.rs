@@ -87,6 +87,12 @@ impl Heartbeats {
         entry.hold.is_held()
     }
 
+    /// Whether the process has it.
+    pub(super) fn keeps(&self, ticket: Ticket) -> bool {
+        let held = self.lock();
+        held.get(ticket).is_some_and(|entry| entry.hold.is_held())
+    }
+
     /// It is settled: nothing more is done about it.
     pub(super) fn forget(&self, ticket: Ticket) {
         if let Some(entry) = self.lock().remove(ticket) {

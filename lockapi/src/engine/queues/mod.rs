@@ -7,6 +7,7 @@ mod floors;
 mod groups;
 mod handle;
 mod heartbeat;
+mod progress;
 mod pushing;
 mod settling;
 mod topic;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use expiring::Retentions;
 pub(super) use handle::open;
 use heartbeat::Heartbeats;
+use progress::Reports;
 pub(super) use topic::Topic;
 
 use rustc_hash::FxBuildHasher;
@@ -31,8 +33,8 @@ use super::sweeps::Sweeping;
 use super::timer::Timer;
 use crate::queue::{
     Ack, Cancel, CompleteAndClaim, CountJobs, Discard, ExpireJobs, NewJob, Purge, Push,
-    ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive, SearchBelowFloors, SetPaused,
-    Settle, SweepQueues,
+    ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive, Report, SearchBelowFloors,
+    SetPaused, Settle, SweepProgress, SweepQueues,
 };
 
 /// Declares how operations of queues are batched: which may be repeated, their weights, and what they
@@ -65,12 +67,14 @@ queued! {
     CountJobs "statistics" true |_one| ALONE;
     ReadDeadLetters "dead_letters" true |_one| ALONE;
     ReadDeliveryState "delivery_state" true |_one| 1;
+    Report "progress" true |_one| 1, at |one| one.ticket.id;
     ReadUnhandled "unhandled" true |_one| ALONE;
     Redrive "redrive" false |_one| ALONE;
     Discard "discard" false |_one| ALONE;
     Purge "purge" false |_one| ALONE;
     SweepQueues "sweep" true |_one| ALONE;
     ExpireJobs "expire" true |_one| ALONE;
+    SweepProgress "sweep" true |_one| ALONE;
 }
 
 impl Queued for CompleteAndClaim {
@@ -128,20 +132,34 @@ pub(super) struct Queues {
     renewals: Arc<Batcher>,
     timer: Timer,
     heartbeats: Arc<Heartbeats>,
+    reports: Arc<Reports>,
     topics: Mutex<HashMap<i64, Weak<Topic>>>,
     retentions: Retentions,
 }
 
 impl Queues {
-    pub(super) fn new(batcher: Arc<Batcher>, renewals: Arc<Batcher>, timer: Timer) -> Arc<Self> {
+    pub(super) fn new(
+        batcher: Arc<Batcher>,
+        renewals: Arc<Batcher>,
+        sweeps: &Arc<Batcher>,
+        timer: Timer,
+    ) -> Arc<Self> {
+        let heartbeats = Heartbeats::new(Arc::clone(&renewals), timer.clone());
+        let kept = Arc::clone(&heartbeats);
         Arc::new(Self {
-            heartbeats: Heartbeats::new(Arc::clone(&renewals), timer.clone()),
+            reports: Reports::new(Arc::clone(sweeps), kept, timer.clone()),
+            heartbeats,
             batcher,
             renewals,
             timer,
             topics: Mutex::default(),
             retentions: Retentions::default(),
         })
+    }
+
+    /// Sends what handlers have told, before the process ends.
+    pub(super) fn flush_reports(&self) {
+        self.reports.flush();
     }
 
     /// The one topic of this number.

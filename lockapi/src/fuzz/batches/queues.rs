@@ -142,6 +142,12 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
             name: name(),
             key: text(),
         }),
+        of(queue::Report {
+            ticket: TICKET,
+            millionths: 1,
+            note: text(),
+        }),
+        of(queue::SweepProgress { after: 1, most: 1 }),
         of(queue::ReadDeliveryState { ticket: TICKET }),
         of(queue::ReadUnhandled {
             name: name(),

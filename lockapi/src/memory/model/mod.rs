@@ -129,6 +129,7 @@ impl ModelState {
     /// The server has crashed.
     pub(crate) fn crash(&mut self) {
         self.since_crash = false;
+        self.jobs.forget_reports();
     }
 
     /// The state of a standby becomes that of the primary: no session has anything there, and an epoch

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
+use super::progress::Told;
 use super::{Ended, Jobs, LiveJob, Status};
 use crate::admin::{JobState, ListJobs, ListQueues, MAX_PAYLOAD_CHARS, ReadJob};
 use crate::driver::columns::{maybe_int, maybe_text};
@@ -16,6 +17,15 @@ fn some(text: &str) -> Option<&str> {
 
 fn first(text: &str, chars: usize) -> String {
     text.chars().take(chars).collect()
+}
+
+/// The columns of what a handler told.
+fn progress(told: Option<&Told>) -> [Value; 3] {
+    [
+        maybe_int(told.map(|told| told.millionths)),
+        maybe_text(told.map(|told| told.note.as_str())),
+        maybe_int(told.map(|told| told.reported_at)),
+    ]
 }
 
 fn state_of(ended: &Ended) -> JobState {
@@ -43,8 +53,15 @@ impl LiveJob {
         maybe_int(running.map(|running| running.lease_until - now))
     }
 
-    fn listed(&self, id: i64, now: i64, state: JobState, ended: Option<i64>) -> Row {
-        Row(vec![
+    fn listed(
+        &self,
+        id: i64,
+        now: i64,
+        state: JobState,
+        ended: Option<i64>,
+        told: Option<&Told>,
+    ) -> Row {
+        let mut row = vec![
             Value::Int(id),
             Value::Text(self.job.name.clone()),
             Value::Int(self.job.priority),
@@ -60,7 +77,9 @@ impl LiveJob {
             maybe_int(None),
             Value::Text(state.as_str().to_owned()),
             maybe_int(self.due_at.filter(|_| ended.is_none())),
-        ])
+        ];
+        row.extend(progress(told));
+        Row(row)
     }
 
     fn details(
@@ -122,11 +141,11 @@ impl Jobs {
         });
         let mut listed: Rows = wanted
             .take(most)
-            .map(|(id, live, state, ended)| live.listed(id, now, state, ended))
+            .map(|(id, live, state, ended)| live.listed(id, now, state, ended, self.told(id, live)))
             .collect();
         if let Some((id, live)) = last.filter(|_| full) {
-            let mut row = vec![maybe_int(None); 15];
-            for text in [1, 10, 11, 13] {
+            let mut row = vec![maybe_int(None); 18];
+            for text in [1, 10, 11, 13, 16] {
                 row[text] = maybe_text(None);
             }
             row[2] = Value::Int(live.job.priority);
@@ -190,7 +209,11 @@ impl Jobs {
             (&ended.job, state_of(ended), Some(ended.at))
         };
         let of = live.queue.namespace == want.namespace;
-        of.then(|| live.details(want.id, now, state, ended, want.payload))
+        of.then(|| {
+            let mut row = live.details(want.id, now, state, ended, want.payload);
+            row.0.extend(progress(self.told(want.id, live)));
+            row
+        })
     }
 
     /// The rows of a list of queues.

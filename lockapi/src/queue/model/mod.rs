@@ -5,6 +5,7 @@ mod groups;
 mod job;
 mod listing;
 mod manage;
+mod progress;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,6 +35,8 @@ pub struct Jobs {
     due: BTreeMap<Name, BTreeSet<(i64, i64, i64)>>,
     pub(super) ended: BTreeMap<i64, Ended>,
     keys: FxHashMap<(Name, String), (i64, i64)>,
+    /// What handlers told of their jobs, by the numbers of these.
+    told: BTreeMap<i64, progress::Told>,
     /// Queues that are paused, and until when; `None`: until they are resumed.
     paused: FxHashMap<Name, Option<i64>>,
     groups: groups::Groups,
@@ -459,11 +462,14 @@ impl Jobs {
             } else {
                 live.running = None;
             }
-            if matches!(want.kind, 0 | 2) {
+            if matches!(want.kind, 0 | 2 | 7) {
                 live.set_due(now.saturating_add(want.time));
             }
-            if matches!(want.kind, 2 | 3) {
+            if matches!(want.kind, 2 | 3 | 7) {
                 live.attempt -= 1;
+            }
+            if want.kind == 2 {
+                live.expires_at = None;
             }
             if !want.error.is_empty() {
                 live.error.clone_from(&want.error);

@@ -75,6 +75,7 @@ impl Settle {
                 (4, 0, error.to_owned())
             }
             Outcome::Extend(time) => (EXTEND, micros(*time), String::new()),
+            Outcome::Defer(time) => (7, micros((*time).min(MAX_DELAY)), String::new()),
         };
         Some(Self {
             ticket,

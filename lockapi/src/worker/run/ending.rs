@@ -24,7 +24,13 @@ impl Run {
             return;
         };
         let took = self.queue.now().saturating_sub(running.since);
-        self.pace.handled(took);
+        if !running.shares {
+            self.pace.handled(took);
+        }
+        let verdict = match verdict {
+            Verdict::Answered(Err(Failed(Kind::NotRun))) => Verdict::NotRun { reported: false },
+            verdict => verdict,
+        };
         if !matches!(verdict, Verdict::NotRun { .. }) {
             self.spawn_pauses.end();
         }
@@ -38,7 +44,9 @@ impl Run {
                     self.settings.observer.dropped(&running.delivery);
                 }
                 self.pause_claims();
-                Ending::Snoozed(UNSPAWNED)
+                self.notify_observer(&running, &Ending::Snoozed(UNSPAWNED), took);
+                self.settle(running.delivery, Outcome::Defer(UNSPAWNED));
+                return;
             }
         };
         self.finish(running, took, ending);
@@ -61,6 +69,7 @@ impl Run {
             }
             Kind::Reject(error) => Ending::Rejected { error },
             Kind::Snooze(time) => Ending::Snoozed(time.min(MAX_DELAY)),
+            Kind::NotRun => Ending::Snoozed(UNSPAWNED),
         }
     }
 
@@ -180,7 +189,7 @@ impl Run {
                 &mut self.summary.dead
             }
             (_, Outcome::Ack) => &mut self.summary.done,
-            (_, Outcome::Snooze(_)) => &mut self.summary.snoozed,
+            (_, Outcome::Snooze(_) | Outcome::Defer(_)) => &mut self.summary.snoozed,
             (_, Outcome::Release) => &mut self.summary.released,
             _ => &mut self.summary.failed,
         };

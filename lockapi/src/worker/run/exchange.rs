@@ -18,6 +18,8 @@ pub(super) struct Exchanging {
     pub(super) answer: Boxed<Result<Exchange>>,
     pub(super) acks: Vec<Done>,
     claimed: usize,
+    /// Only jobs for calls that gather were claimed.
+    gathering: bool,
     /// No other work was pending.
     alone: bool,
     since: Duration,
@@ -39,35 +41,55 @@ impl Run {
         let most = self.done.len().min(MAX_CLAIM);
         let acks: Vec<_> = self.done.drain(..most).collect();
         let tickets = tickets(&acks);
-        let claimed = claim.as_ref().map_or(0, |claim| claim.most);
+        let claimed = claim.as_ref().map_or(0, |(claim, _)| claim.most);
+        let gathering = claim.as_ref().is_some_and(|(_, gathering)| *gathering);
+        let claim = claim.map(|(claim, _)| claim);
         let queue = Arc::clone(&self.queue);
         self.exchange = Some(Exchanging {
             answer: Box::pin(async move { queue.exchange(tickets, claim.as_ref()).await }),
             acks,
             claimed,
+            gathering,
             alone: self.has_nothing(),
             since: self.queue.now(),
         });
     }
 
-    fn claim(&self) -> Option<Claim> {
-        if self.stopping || !self.may_have_jobs || self.spawn_pause.is_some() {
+    /// The next claim, and whether it is only for calls that gather.
+    fn claim(&mut self) -> Option<(Claim, bool)> {
+        if self.stopping || self.spawn_pause.is_some() {
             return None;
         }
+        let gathering = self.calls.may_claim();
+        let want = if self.may_have_jobs { self.want() } else { 0 };
+        // Where some handlers take one job at a time, few are claimed for all: both kinds of claim take turns.
+        let alone = self.handlers.smallest_batch().is_some();
+        if gathering > 0 && !(want > 0 && (alone || self.calls.take_turn())) {
+            let names = self.calls.gathering(&self.handlers.batches);
+            let claim = self.settings.claim.clone().names(names);
+            return Some((ahead(claim, gathering), true));
+        }
+        (want > 0).then(|| (ahead(self.settings.claim.clone(), want), false))
+    }
+
+    /// How many jobs of any name there is room for.
+    fn want(&self) -> usize {
         let concurrency = self.settings.concurrency;
         let most = self.settings.prefetch.unwrap_or(AHEAD * concurrency);
-        let room = self.free() + self.pace.ahead(concurrency, most);
-        let want = room.saturating_sub(self.ahead.len()).min(MAX_CLAIM);
-        (want > 0).then(|| {
-            let mut claim = self.settings.claim.clone();
-            claim.most = want;
-            claim.begun_within = Some(BEGUN_WITHIN);
-            claim
-        })
+        let ahead = self.pace.ahead(concurrency, most);
+        let room = match self.handlers.smallest_batch() {
+            None => self.free() + ahead,
+            Some(size) => {
+                let most = self.settings.prefetch.unwrap_or(MAX_CLAIM);
+                self.free() * size + (ahead * size).min(most)
+            }
+        };
+        room.saturating_sub(self.ahead.len()).min(MAX_CLAIM)
     }
 
     fn wait_for_arrival(&mut self) {
-        if self.stopping || self.may_have_jobs || self.arrival.is_some() {
+        let waits = !self.may_have_jobs || self.calls.wait();
+        if self.stopping || !waits || self.arrival.is_some() {
             return;
         }
         let (queue, seen) = (Arc::clone(&self.queue), self.seen);
@@ -87,7 +109,14 @@ impl Run {
                 if exchange.claimed > 0 {
                     let took = self.queue.now().saturating_sub(exchange.since);
                     self.pace.exchanged(took);
-                    self.may_have_jobs = answer.more || answer.deliveries.len() >= exchange.claimed;
+                    let more = answer.more || answer.deliveries.len() >= exchange.claimed;
+                    self.calls.may_have_jobs = more;
+                    if !exchange.gathering {
+                        self.may_have_jobs = more;
+                    } else if answer.seen != self.seen {
+                        // What has arrived may have other names.
+                        self.may_have_jobs = true;
+                    }
                     self.seen = answer.seen;
                 }
                 let found = self.may_have_jobs || !answer.deliveries.is_empty();
@@ -139,7 +168,11 @@ impl Run {
         let count = deliveries.len();
         self.summary.claimed += u64::try_from(count).unwrap_or(u64::MAX);
         self.settings.observer.claimed(count);
-        self.ahead.extend(deliveries);
+        if self.calls.gather() {
+            self.gather_or_keep(deliveries);
+        } else {
+            self.ahead.extend(deliveries);
+        }
         if self.stopping {
             self.return_unbegun();
         }
@@ -161,6 +194,7 @@ impl Run {
             }
         }
         self.may_have_jobs = true;
+        self.calls.may_have_jobs = true;
         if passing {
             let (queue, pause) = (Arc::clone(&self.queue), self.pauses.next());
             self.pause = (!hurry)
@@ -170,6 +204,12 @@ impl Run {
             self.stop();
         }
     }
+}
+
+fn ahead(mut claim: Claim, most: usize) -> Claim {
+    claim.most = most;
+    claim.begun_within = Some(BEGUN_WITHIN);
+    claim
 }
 
 fn tickets(acks: &[Done]) -> Vec<Ticket> {

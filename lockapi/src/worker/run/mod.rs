@@ -1,5 +1,6 @@
 //! A worker at work: what it has in hand, and what it does next.
 
+mod calls;
 mod ending;
 mod exchange;
 
@@ -23,13 +24,14 @@ use crate::telemetry::Handling;
 use crate::wait::unless;
 use crate::worker::attempt::{Verdict, attempt};
 use crate::worker::context::Context;
-use crate::worker::handlers::Handlers;
+use crate::worker::handlers::{Handlers, Runs};
 use crate::worker::observe::{Ending, Observe, Summary};
 use crate::worker::pace::{BEGUN_WITHIN, Pace, Pauses, UNHANDLED};
 use crate::worker::report::Quiet;
 use crate::worker::settling::Settlement;
 use crate::worker::slots::Slots;
 use crate::worker::{Settings, Spawned};
+use calls::Calls;
 use ending::Confirmed;
 use exchange::Exchanging;
 
@@ -53,6 +55,7 @@ pub(super) struct Run {
     running: FxHashMap<u64, Running>,
     handling: FuturesUnordered<Quiet<(u64, Verdict)>>,
     slots: Arc<Slots>,
+    calls: Calls,
     /// Done, but not sent yet.
     done: Vec<Done>,
     /// Done, and to be sent again after a delay, because sending failed.
@@ -91,6 +94,8 @@ struct Running {
     delivery: Arc<Delivery>,
     since: Duration,
     handling: Handling,
+    /// Whether it is one of the jobs of a call.
+    shares: bool,
 }
 
 impl Running {
@@ -108,7 +113,12 @@ struct Done {
 }
 
 impl Run {
-    pub(super) fn new(queue: Arc<dyn Queue>, handlers: Handlers, mut settings: Settings) -> Self {
+    pub(super) fn new(
+        queue: Arc<dyn Queue>,
+        mut handlers: Handlers,
+        mut settings: Settings,
+    ) -> Self {
+        handlers.put_layers();
         settings.claim = settings.claim.names(handlers.names());
         Self {
             queue,
@@ -119,6 +129,7 @@ impl Run {
             running: FxHashMap::default(),
             handling: FuturesUnordered::new(),
             slots: Arc::default(),
+            calls: Calls::default(),
             done: Vec::new(),
             delayed: Vec::new(),
             delay: None,
@@ -180,6 +191,10 @@ impl Run {
             self.decide(number, verdict);
             return Poll::Ready(());
         }
+        if let Poll::Ready(Some(called)) = self.calls.poll_next(cx) {
+            self.called(&called);
+            return Poll::Ready(());
+        }
         if let Poll::Ready(Some((outcome, settlement))) = self.settling.poll_next_unpin(cx) {
             self.count(&outcome, settlement);
             return Poll::Ready(());
@@ -219,6 +234,7 @@ impl Run {
         }
         if ended(&mut self.arrival, cx) {
             self.may_have_jobs = true;
+            self.calls.may_have_jobs = true;
             return Poll::Ready(());
         }
         // A handler whose result is not used any more may still have a slot.
@@ -268,6 +284,7 @@ impl Run {
     /// Whether nothing is in hand, but for what is being exchanged.
     fn has_nothing(&self) -> bool {
         self.running.is_empty()
+            && self.calls.is_empty()
             && self.ahead.is_empty()
             && self.done.is_empty()
             && self.delayed.is_empty()
@@ -319,35 +336,37 @@ impl Run {
         let Some(handler) = self.handlers.of(delivery.name()) else {
             // Another worker may have one, such as a newer version of this program.
             let time = UNHANDLED.mul_f64(0.5 + fastrand::f64());
-            self.settle(delivery, Outcome::Snooze(time));
+            self.settle(delivery, Outcome::Defer(time));
             return;
         };
+        let begin = match &handler.runs {
+            Runs::Job(begin) => begin,
+            Runs::Batch(number) => return self.gather(*number, delivery),
+        };
         self.settings.observer.started(&delivery);
-        self.begun += 1;
-        let number = self.begun;
         let context = Context::new(Arc::clone(&delivery), self.handlers.data());
         let handling = Handling::of(&delivery);
         let slot = self.slots.take();
-        let work = handling.run(|| (handler.begin)(context.clone(), slot));
+        let work = handling.run(|| begin(context.clone(), slot));
         let options = handler.options.as_ref().unwrap_or(&self.settings.options);
         let attempt = attempt(work, context, Arc::clone(&self.queue), options.time());
+        self.run_attempt(delivery, handling, attempt, false);
+    }
+
+    fn run_attempt(
+        &mut self,
+        delivery: Arc<Delivery>,
+        handling: Handling,
+        attempt: impl Future<Output = Verdict> + Send + 'static,
+        shares: bool,
+    ) {
+        self.begun += 1;
+        let number = self.begun;
         let attempt = handling.around(attempt);
         self.handling.push(match &self.settings.spawn {
             None => Quiet::new(async move { (number, attempt.await) }),
             Some(spawn) => {
-                let (mut sender, verdict) = oneshot::channel();
-                let work: Spawned = Box::pin(async move {
-                    if let Some(verdict) = unless(sender.closed(), attempt).await {
-                        // A worker that has ended does not want it.
-                        drop(sender.send(verdict));
-                    }
-                });
-                let spawned = catch_unwind(AssertUnwindSafe(|| spawn(work)));
-                let reported = spawned.is_err();
-                if let Err(panic) = spawned {
-                    let whose = "the spawn function of a worker";
-                    self.settings.observer.panicked(whose, panic);
-                }
+                let (verdict, reported) = self.spawned(spawn, attempt);
                 let not_run = Verdict::NotRun { reported };
                 Quiet::new(async move { (number, verdict.await.unwrap_or(not_run)) })
             }
@@ -357,8 +376,31 @@ impl Run {
             delivery,
             since,
             handling,
+            shares,
         };
         self.running.insert(number, running);
+    }
+
+    /// Has the program run this. Also returns whether it has panicked at that, and the observer knows.
+    fn spawned<T: Send + 'static>(
+        &self,
+        spawn: &Arc<dyn Fn(Spawned) + Send + Sync>,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> (oneshot::Receiver<T>, bool) {
+        let (mut sender, answer) = oneshot::channel();
+        let work: Spawned = Box::pin(async move {
+            if let Some(answer) = unless(sender.closed(), work).await {
+                // A worker that has ended does not want it.
+                drop(sender.send(answer));
+            }
+        });
+        let spawned = catch_unwind(AssertUnwindSafe(|| spawn(work)));
+        let panicked = spawned.is_err();
+        if let Err(panic) = spawned {
+            let whose = "the spawn function of a worker";
+            self.settings.observer.panicked(whose, panic);
+        }
+        (answer, panicked)
     }
 
     fn stop(&mut self) {
@@ -366,6 +408,7 @@ impl Run {
             return;
         }
         self.arrival = None;
+        self.calls.close();
         self.return_unbegun();
         let (queue, grace) = (Arc::clone(&self.queue), self.settings.grace);
         self.grace = Some(Box::pin(async move { queue.sleep(grace).await }));
@@ -381,6 +424,7 @@ impl Run {
     /// Drops the handlers that run, and returns their jobs.
     fn give_up(&mut self) {
         drop(std::mem::take(&mut self.handling));
+        self.calls.give_up();
         for (_, running) in std::mem::take(&mut self.running) {
             let took = self.queue.now().saturating_sub(running.since);
             self.finish(running, took, Ending::Released);
@@ -391,6 +435,7 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         drop(std::mem::take(&mut self.handling));
+        self.calls.give_up();
         let later = |delivery: &Delivery, outcome| {
             delivery.settled_by_caller();
             self.queue.settle_later(delivery.ticket(), outcome);

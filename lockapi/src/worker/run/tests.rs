@@ -8,10 +8,10 @@ use tokio::sync::Semaphore;
 use crate::blocking::block_on;
 use crate::engine::ManualClock;
 use crate::memory::Database;
-use crate::queue::{Groups, Job};
+use crate::queue::{Groups, Job, Queue};
 use crate::stop::Stop;
 use crate::wait::unless;
-use crate::worker::{Context, Failed, Worker};
+use crate::worker::{BatchJob, BatchOptions, Context, Failed, Next, Worker, WorkerOptions};
 
 const HANDLERS: usize = 8;
 
@@ -25,16 +25,17 @@ impl Drop for Guard {
     }
 }
 
-/// A worker whose handlers never end, how many have begun, and how many were dropped.
-async fn at_work() -> (Worker, Arc<Semaphore>, Arc<AtomicUsize>) {
+async fn queue_of(jobs: usize) -> Arc<dyn Queue> {
     let backend = Database::new().connect().await.unwrap();
     let queue = backend.queue("work").unwrap();
-    for number in 0..HANDLERS {
-        queue
-            .push(Job::new("count", &number).unwrap())
-            .await
-            .unwrap();
-    }
+    let jobs = (0..jobs).map(|number| Job::new("count", &number).unwrap());
+    queue.push_all(jobs.collect()).await.unwrap();
+    queue
+}
+
+/// A worker whose handlers never end, how many have begun, and how many were dropped.
+async fn at_work() -> (Worker, Arc<Semaphore>, Arc<AtomicUsize>) {
+    let queue = queue_of(HANDLERS).await;
     let (begun, dropped) = (Arc::new(Semaphore::new(0)), Arc::default());
     let (adds, drops) = (Arc::clone(&begun), Arc::clone(&dropped));
     let worker = Worker::new(queue)
@@ -74,6 +75,131 @@ fn destructor_that_panics_keeps_no_other_job_from_going_back() {
         assert_eq!(summary.released, u64::try_from(HANDLERS).unwrap());
         assert_eq!(dropped.load(Ordering::Acquire), HANDLERS);
     });
+}
+
+#[test]
+fn destructor_of_a_call_that_panics_keeps_no_job_from_going_back() {
+    block_on(async {
+        let (_, begun, dropped) = at_work().await;
+        let queue = queue_of(HANDLERS).await;
+        let (adds, drops) = (Arc::clone(&begun), Arc::clone(&dropped));
+        let handler = move |jobs: Vec<(usize, BatchJob)>| {
+            let guard = Guard(Arc::clone(&drops));
+            adds.add_permits(jobs.len());
+            async move {
+                let (_guard, _jobs) = (guard, jobs);
+                pending().await
+            }
+        };
+        let worker = Worker::new(queue)
+            .concurrency(1)
+            .grace(Duration::ZERO)
+            .handle_batch("count", BatchOptions::new(HANDLERS), handler);
+        let summary = worker.run(all(begun)).await.unwrap();
+        assert_eq!(summary.released, u64::try_from(HANDLERS).unwrap());
+        assert_eq!(dropped.load(Ordering::Acquire), 1);
+    });
+}
+
+/// Ends in a way that a number chooses.
+fn end(chance: usize) -> Result<(), Failed> {
+    match chance % 10 {
+        0 => Err(Failed::retry_after("again", Duration::ZERO)),
+        1 => Err(Failed::snooze(Duration::ZERO)),
+        2 => Err(Failed::reject("no")),
+        3 => panic!("by chance"),
+        _ => Ok(()),
+    }
+}
+
+/// A layer that waits, does not run the handler, or decides, by chance.
+async fn by_chance(_: Context, next: Next) -> Result<(), Failed> {
+    for _ in 0..fastrand::usize(..3) {
+        crate::wait::yield_now().await;
+    }
+    match fastrand::usize(..20) {
+        0 => end(fastrand::usize(..)),
+        1 => next.run().await.and_then(|()| end(fastrand::usize(..))),
+        _ => next.run().await,
+    }
+}
+
+async fn answer_by_chance(jobs: Vec<(usize, BatchJob)>) -> Result<(), Failed> {
+    let mut kept = Vec::new();
+    for (_, job) in jobs {
+        match fastrand::usize(..8) {
+            0 => drop(job),
+            1 => kept.push(job),
+            2 => crate::wait::yield_now().await,
+            _ => job.answer(end(fastrand::usize(4..))),
+        }
+    }
+    if fastrand::usize(..5) == 0 {
+        return end(fastrand::usize(..));
+    }
+    for job in kept {
+        job.answer(Ok(()));
+    }
+    Ok(())
+}
+
+/// Workers of all kinds end all jobs, and give each an ending.
+#[test]
+fn jobs_end_whatever_calls_and_layers_do() {
+    const JOBS: usize = 300;
+    for seed in 0..20 {
+        fastrand::seed(seed);
+        let queue = block_on(queue_of(0));
+        let jobs = (0..JOBS).map(|number| {
+            let name = ["count", "other", "one"][fastrand::usize(..3)];
+            Job::new(name, &number).unwrap().max_attempts(1000)
+        });
+        block_on(queue.push_all(jobs.collect())).unwrap();
+        let options = || {
+            let gather = Duration::from_micros(fastrand::u64(..3000));
+            BatchOptions::new(fastrand::usize(1..=40)).gather(gather)
+        };
+        let mut worker = Worker::new(Arc::clone(&queue))
+            .concurrency(fastrand::usize(1..=6))
+            .options(WorkerOptions::default().backoff(|_| Duration::ZERO))
+            .handle_batch("count", options(), answer_by_chance)
+            .handle_batch("other", options(), answer_by_chance);
+        worker = match fastrand::usize(..3) {
+            0 => worker.handle("one", async |_: usize, _| end(fastrand::usize(..))),
+            1 => worker.fallback(async |_| end(fastrand::usize(..))),
+            _ => worker.handle_batch("one", options(), answer_by_chance),
+        };
+        for _ in 0..fastrand::usize(..3) {
+            worker = worker.layer(by_chance);
+        }
+        if fastrand::bool() {
+            worker = worker.prefetch(fastrand::usize(..50));
+        }
+        let threads = tokio::runtime::Runtime::new().unwrap();
+        if fastrand::bool() {
+            let handle = threads.handle().clone();
+            worker = worker.spawn_with(move |work| drop(handle.spawn(work)));
+        }
+        let stop = Stop::new();
+        let ended = stop.clone();
+        let watched = Arc::clone(&queue);
+        let watch = std::thread::spawn(move || {
+            for _ in 0..4000 {
+                let counts = block_on(watched.statistics()).unwrap();
+                if counts.ready.count + counts.running.count + counts.delayed.count == 0 {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            ended.stop();
+        });
+        let summary = block_on(worker.run(&stop)).unwrap();
+        watch.join().unwrap();
+        let all = u64::try_from(JOBS).unwrap();
+        assert_eq!(summary.done + summary.dead, all, "{seed}: {summary:?}");
+        let ends = summary.done + summary.dead + summary.failed + summary.snoozed;
+        assert_eq!(summary.claimed, ends + summary.released, "{seed}");
+    }
 }
 
 /// Jobs of one group on a worker with more handlers than it may have, while the clock stands still: nothing is

@@ -1,0 +1,452 @@
+//! Handlers that get several jobs in one call.
+//!
+//! Each job has its own attempt, with its layers, and ends by itself: its attempt joins a call, and waits
+//! there for its answer. The call is one more future, which takes the slot.
+
+use std::future::{Future, pending};
+use std::ops::Deref;
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{Either, select};
+use serde::de::DeserializeOwned;
+use tokio::sync::{Notify, oneshot};
+
+use super::attempt::{Work, lost, panicked, timed_out};
+use super::context::Context;
+use super::failed::{Failed, Kind};
+use super::handlers::{WorkerOptions, decode};
+use super::report::drop_quietly;
+use super::slots::Slot;
+use super::{MAX_BATCH, MAX_GATHER};
+use crate::error::{Error, ErrorKind, Result as Checked};
+use crate::queue::Queue;
+use crate::wait::unless;
+
+/// How long a call waits for the layers of its jobs, and for how long a job is put off that missed its call.
+const LATE: Duration = Duration::from_secs(1);
+
+/// How the jobs of a call are gathered.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockapi::worker::{BatchOptions, WorkerOptions};
+///
+/// let options = BatchOptions::new(500)
+///     .gather(Duration::from_millis(50))
+///     .options(WorkerOptions::default().timeout(Duration::from_secs(60)));
+/// ```
+#[derive(Clone, Debug)]
+pub struct BatchOptions {
+    most: usize,
+    gather: Duration,
+    options: Option<WorkerOptions>,
+}
+
+impl BatchOptions {
+    /// Calls with at most this number of jobs, 1 to [`MAX_BATCH`]; each begins at once with the jobs
+    /// that are there.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self {
+            most,
+            gather: Duration::ZERO,
+            options: None,
+        }
+    }
+
+    /// How long a call waits for further jobs after its first, at most; up to [`MAX_GATHER`].
+    #[must_use]
+    pub fn gather(mut self, at_most: Duration) -> Self {
+        self.gather = at_most;
+        self
+    }
+
+    /// Options of its own, instead of those of the worker. The time limit is that of a call, from when
+    /// it begins.
+    #[must_use]
+    pub fn options(mut self, options: WorkerOptions) -> Self {
+        self.options = Some(options);
+        self
+    }
+
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    pub(super) fn worker_options(&self) -> Option<&WorkerOptions> {
+        self.options.as_ref()
+    }
+
+    pub(super) fn check(&self) -> Checked<()> {
+        let invalid = |message| Err(Error::new(ErrorKind::Invalid, "run", message));
+        let (most, gather) = (self.most, self.gather);
+        if !(1..=MAX_BATCH).contains(&most) {
+            return invalid(format!(
+                "calls with {most} jobs; allowed are 1 to {MAX_BATCH}"
+            ));
+        }
+        if gather > MAX_GATHER {
+            return invalid(format!(
+                "gathering for {gather:?}; allowed are at most {MAX_GATHER:?}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A job of a [batch](super::Worker::handle_batch), to be answered.
+///
+/// It dereferences to its [`Context`]. Dropped without an answer, it gets one when the call ends.
+#[derive(Debug)]
+pub struct BatchJob {
+    context: Context,
+    answer: Arc<Answer>,
+}
+
+impl BatchJob {
+    /// Says what came of this job, which counts at once: the call may go on with the others.
+    pub fn answer(self, answer: Result<(), Failed>) {
+        self.answer.give(answer);
+    }
+}
+
+impl Deref for BatchJob {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        &self.context
+    }
+}
+
+/// Where the attempt of a job waits for its answer.
+#[derive(Debug)]
+struct Answer(Mutex<Option<oneshot::Sender<Result<(), Failed>>>>);
+
+impl Answer {
+    fn give(&self, answer: Result<(), Failed>) {
+        if let Some(sender) = lock(&self.0).take() {
+            // An attempt that is over does not want it.
+            drop(sender.send(answer));
+        }
+    }
+
+    fn is_given(&self) -> bool {
+        lock(&self.0).is_none()
+    }
+}
+
+/// Begins the handler of a call; the slot is kept for as long as it runs.
+pub(crate) type Start<T> = Arc<dyn Fn(Vec<(T, BatchJob)>, Slot) -> Work + Send + Sync>;
+
+/// What a call runs in.
+pub(crate) struct Place {
+    pub(super) slot: Arc<Slot>,
+    pub(super) queue: Arc<dyn Queue>,
+    pub(super) timeout: Option<Duration>,
+    /// Whether it waits for jobs that are not there yet.
+    pub(super) waits: bool,
+    /// Whether there may be layers, which it does not wait for without a limit.
+    pub(super) layered: bool,
+}
+
+/// A call from its first job on, and how long it took.
+pub(crate) type Calling = Pin<Box<dyn Future<Output = Duration> + Send>>;
+
+/// Opens a call.
+pub(crate) type Open = Arc<dyn Fn(Place) -> (Arc<dyn Seats>, Calling) + Send + Sync>;
+
+/// Opens calls of this handler.
+pub(crate) fn open<T>(options: &BatchOptions, start: Start<T>) -> Open
+where
+    T: DeserializeOwned + Send + 'static,
+{
+    let (most, gather) = (options.most, options.gather);
+    Arc::new(move |place| {
+        let call = Arc::new(Call {
+            most,
+            state: Mutex::new(State {
+                assigned: 0,
+                ready: 0,
+                slot: Some(Arc::clone(&place.slot)),
+                members: Some(Vec::new()),
+            }),
+            changed: Notify::new(),
+        });
+        let unanswered = Unanswered {
+            call: Arc::clone(&call),
+            answers: Vec::new(),
+            with: Failed(Kind::NotRun),
+        };
+        let calling = run(unanswered, Arc::clone(&start), gather, place);
+        (call, Box::pin(calling))
+    })
+}
+
+/// The call of an async handler.
+pub(super) fn called<T, F, W>(handler: F) -> Start<T>
+where
+    T: Send + 'static,
+    F: Fn(Vec<(T, BatchJob)>) -> W + Send + Sync + 'static,
+    W: Future<Output = Result<(), Failed>> + Send,
+{
+    let handler = Arc::new(handler);
+    Arc::new(move |jobs, slot| {
+        let handler = Arc::clone(&handler);
+        Box::pin(async move {
+            let _slot = slot;
+            handler(jobs).await
+        })
+    })
+}
+
+/// The seats of a call, as the worker sees them.
+pub(crate) trait Seats: Send + Sync {
+    /// A seat, unless all are taken or the call takes no more.
+    fn assign(self: Arc<Self>) -> Option<Seat>;
+
+    /// How many may still be assigned.
+    fn room(&self) -> usize;
+
+    /// Has the call begin with the jobs that it has.
+    fn close(&self);
+
+    fn join(self: Arc<Self>, context: Context, seat: Seat) -> Work;
+
+    /// A seat was taken, or given up.
+    fn ready(&self);
+}
+
+/// A seat in a call that its job has not taken yet; dropped, the call does not wait for it.
+pub(crate) struct Seat {
+    call: Arc<dyn Seats>,
+    slot: Arc<Slot>,
+}
+
+impl Seat {
+    /// That of the call.
+    pub(super) fn slot(&self) -> &Arc<Slot> {
+        &self.slot
+    }
+
+    /// Takes the seat, and waits for the answer.
+    pub(super) fn join(self, context: Context) -> Work {
+        Arc::clone(&self.call).join(context, self)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.call.ready();
+    }
+}
+
+struct Call<T> {
+    most: usize,
+    state: Mutex<State<T>>,
+    changed: Notify,
+}
+
+struct State<T> {
+    assigned: usize,
+    /// How many of them are members, or will not be.
+    ready: usize,
+    /// Nothing once it takes no more jobs.
+    slot: Option<Arc<Slot>>,
+    /// Nothing once the handler has begun.
+    members: Option<Vec<Member<T>>>,
+}
+
+struct Member<T> {
+    payload: T,
+    job: BatchJob,
+}
+
+impl<T> Call<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        lock(&self.state)
+    }
+
+    /// Returns once `holds`.
+    async fn until(&self, holds: fn(&State<T>) -> bool) {
+        while !holds(&self.lock()) {
+            self.changed.notified().await;
+        }
+    }
+
+    fn add(
+        &self,
+        payload: T,
+        context: Context,
+    ) -> Result<oneshot::Receiver<Result<(), Failed>>, Failed> {
+        let mut state = self.lock();
+        let Some(members) = &mut state.members else {
+            return Err(Failed::snooze(LATE));
+        };
+        let (sender, answer) = oneshot::channel();
+        let job = BatchJob {
+            context,
+            answer: Arc::new(Answer(Mutex::new(Some(sender)))),
+        };
+        members.push(Member { payload, job });
+        Ok(answer)
+    }
+}
+
+impl<T: DeserializeOwned + Send + 'static> Seats for Call<T> {
+    fn assign(self: Arc<Self>) -> Option<Seat> {
+        let mut state = self.lock();
+        let slot = state.slot.clone()?;
+        state.assigned += 1;
+        let full = state.assigned == self.most;
+        drop(state);
+        if full {
+            self.close();
+        }
+        Some(Seat { call: self, slot })
+    }
+
+    fn room(&self) -> usize {
+        let state = self.lock();
+        match state.slot {
+            Some(_) => self.most - state.assigned,
+            None => 0,
+        }
+    }
+
+    fn close(&self) {
+        let slot = self.lock().slot.take();
+        drop(slot);
+        self.changed.notify_one();
+    }
+
+    fn join(self: Arc<Self>, context: Context, seat: Seat) -> Work {
+        Box::pin(async move {
+            let payload = decode(&context)?;
+            let answer = self.add(payload, context)?;
+            drop(seat);
+            drop(self);
+            answer.await.unwrap_or(Err(Failed(Kind::NotRun)))
+        })
+    }
+
+    fn ready(&self) {
+        self.lock().ready += 1;
+        self.changed.notify_one();
+    }
+}
+
+/// Answers what a call has left unanswered when it is dropped, also if it has never run.
+struct Unanswered<T: DeserializeOwned + Send + 'static> {
+    call: Arc<Call<T>>,
+    answers: Vec<Arc<Answer>>,
+    with: Failed,
+}
+
+impl<T: DeserializeOwned + Send + 'static> Drop for Unanswered<T> {
+    fn drop(&mut self) {
+        self.call.close();
+        let members = self.call.lock().members.take();
+        let answers = members.iter().flatten().map(|member| &member.job.answer);
+        for answer in self.answers.iter().chain(answers) {
+            answer.give(Err(self.with.clone()));
+        }
+        drop_quietly(members);
+    }
+}
+
+/// Gathers jobs, calls the handler, and answers those that it has not answered.
+async fn run<T: DeserializeOwned + Send + 'static>(
+    mut unanswered: Unanswered<T>,
+    start: Start<T>,
+    gather: Duration,
+    place: Place,
+) -> Duration {
+    let Place {
+        slot,
+        queue,
+        timeout,
+        waits,
+        layered,
+    } = place;
+    let since = queue.now();
+    let call = Arc::clone(&unanswered.call);
+    if waits && !gather.is_zero() {
+        unless(
+            queue.sleep(gather),
+            call.until(|state| state.slot.is_none()),
+        )
+        .await;
+    }
+    call.close();
+    let ready = call.until(|state| state.ready == state.assigned);
+    if layered {
+        unless(queue.sleep(LATE), ready).await;
+    } else {
+        ready.await;
+    }
+    let members = call.lock().members.take().unwrap_or_default();
+    let (here, gone): (Vec<_>, Vec<_>) = members
+        .into_iter()
+        .partition(|member| !member.job.is_lost());
+    drop_quietly(gone);
+    if here.is_empty() {
+        return queue.now().saturating_sub(since);
+    }
+    let contexts: Vec<_> = here.iter().map(|it| it.job.context.clone()).collect();
+    unanswered.answers = here.iter().map(|it| Arc::clone(&it.job.answer)).collect();
+    let jobs = here.into_iter().map(|it| (it.payload, it.job)).collect();
+    let ended = {
+        let work = Box::pin(async move { start(jobs, Slot::Shared(slot)).await });
+        let work = AssertUnwindSafe(work).catch_unwind();
+        let given_up = pin!(async {
+            let lost = pin!(all_lost(&contexts, &unanswered.answers));
+            if let Some(time) = timeout {
+                matches!(select(lost, queue.sleep(time)).await, Either::Left(_))
+            } else {
+                lost.await;
+                true
+            }
+        });
+        match select(work, given_up).await {
+            Either::Left((Ok(answer), _)) => answer,
+            Either::Left((Err(panic), _)) => Err(panicked(panic)),
+            Either::Right((was_lost, work)) => {
+                drop_quietly(work);
+                Err(if was_lost {
+                    Failed(Kind::NotRun)
+                } else {
+                    timed_out(timeout.unwrap_or_default())
+                })
+            }
+        }
+    };
+    if ended.is_ok() {
+        let acked = contexts.iter().zip(&unanswered.answers);
+        for (_, answer) in acked.filter(|(context, _)| context.is_acked_in_transaction()) {
+            answer.give(Ok(()));
+        }
+    }
+    unanswered.with = match ended {
+        Ok(()) => Failed::retry("the handler ended without an answer for this job"),
+        Err(failed) => failed,
+    };
+    queue.now().saturating_sub(since)
+}
+
+/// Returns once nobody wants an answer of a call that has given none.
+async fn all_lost(contexts: &[Context], answers: &[Arc<Answer>]) {
+    for (context, answer) in contexts.iter().zip(answers) {
+        lost(context).await;
+        if answer.is_given() {
+            pending::<()>().await;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
