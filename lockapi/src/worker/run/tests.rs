@@ -156,7 +156,7 @@ fn jobs_end_whatever_calls_and_layers_do() {
         });
         block_on(queue.push_all(jobs.collect())).unwrap();
         let options = || {
-            let gather = Duration::from_micros(fastrand::u64(..3000));
+            let gather = Duration::from_millis(3).mul_f64(fastrand::f64());
             BatchOptions::new(fastrand::usize(1..=40)).gather(gather)
         };
         let mut worker = Worker::new(Arc::clone(&queue))
@@ -172,11 +172,11 @@ fn jobs_end_whatever_calls_and_layers_do() {
         for _ in 0..fastrand::usize(..3) {
             worker = worker.layer(by_chance);
         }
-        if fastrand::bool() {
+        if fastrand::usize(..2) == 0 {
             worker = worker.prefetch(fastrand::usize(..50));
         }
         let threads = tokio::runtime::Runtime::new().unwrap();
-        if fastrand::bool() {
+        if fastrand::usize(..2) == 0 {
             let handle = threads.handle().clone();
             worker = worker.spawn_with(move |work| drop(handle.spawn(work)));
         }
