@@ -21,6 +21,7 @@ use lockapi_conformance::cluster::Cluster;
 use sqlx::encode::{Encode, IsNull};
 use sqlx::postgres::{PgArgumentBuffer, PgPoolOptions, PgTypeInfo};
 use sqlx::{Connection as _, Executor, PgConnection, PgPool, Row};
+use tokio::sync::Notify;
 use tokio_postgres::NoTls;
 use tokio_postgres::types::Type;
 
@@ -542,13 +543,17 @@ async fn a_transaction_that_is_left_open_in_another_is_not_taken_for_it_by_diese
                     conn.batch_execute(&write).await?;
                     let first = attempt.number() == 1;
                     if first {
+                        let entered = Notify::new();
                         let inner =
                             conn.transaction::<(), diesel::result::Error, _>(async |conn| {
                                 conn.batch_execute("SELECT 1").await?;
+                                entered.notify_one();
                                 std::future::pending().await
                             });
-                        let dropped = tokio::time::timeout(Duration::from_millis(100), inner).await;
-                        assert!(dropped.is_err(), "it waits");
+                        tokio::select! {
+                            ended = inner => panic!("it waits: {ended:?}"),
+                            () = entered.notified() => {}
+                        }
                     }
                     left(first, done)
                 })
@@ -616,8 +621,8 @@ async fn a_savepoint_that_is_given_up_ends_the_transaction_of_sqlx() {
         async move {
             let write = sqlx::raw_sql(sqlx::AssertSqlSafe(write));
             write.execute(&mut *tx).await?;
-            let begun = poll_then_drop(tx.begin(), 1).await;
-            assert!(!begun, "the server has not answered yet");
+            // One that the server has answered already is rolled back to, and the transaction goes on.
+            while poll_then_drop(tx.begin(), 1).await {}
             Ok(())
         }
     });
