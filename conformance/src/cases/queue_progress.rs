@@ -82,7 +82,7 @@ async fn progress_is_shown_where_jobs_are_looked_up(cx: Context) {
     let backend = cx.backend().await;
     let kept = QueueOptions::default().archive(MINUTE * 60);
     let queue = backend.queue_with("work", kept).unwrap();
-    queue.push_all((0..3).map(job).collect()).await.unwrap();
+    let pushed = queue.push_all((0..3).map(job).collect()).await.unwrap();
     let claimed = queue.claim(&Claim::new(2)).await.unwrap();
     let [first, second] = <[Delivery; 2]>::try_from(claimed).unwrap();
     let (id, other) = (first.id(), second.id());
@@ -105,7 +105,7 @@ async fn progress_is_shown_where_jobs_are_looked_up(cx: Context) {
     };
     let running = [(id, Some(90)), (other, Some(66))];
     assert_eq!(listed(JobState::Running).await, running);
-    assert_eq!(listed(JobState::Ready).await, [(other + 1, None)]);
+    assert_eq!(listed(JobState::Ready).await, [(pushed[2].id, None)]);
     // It stays with what has ended.
     first.ack().await.unwrap();
     second.reject("no").await.unwrap();
