@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::harness::Case;
 
 mod admin;
+mod before_push;
 mod cancel;
 mod clocks;
 mod closing;
@@ -78,6 +79,7 @@ mod worker_endings;
 mod worker_fleet;
 mod worker_layers;
 mod worker_outage;
+mod worker_shared;
 mod worker_threads;
 mod worker_transactions;
 
@@ -157,6 +159,8 @@ const MODULES: &[&[Case]] = &[
     worker_threads::CASES,
     worker_batches::CASES,
     worker_layers::CASES,
+    worker_shared::CASES,
+    before_push::CASES,
     worker_outage::CASES,
     schedule::CASES,
     schedule_times::CASES,

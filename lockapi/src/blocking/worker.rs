@@ -19,8 +19,8 @@ use crate::queue::{Delivery, JobKind};
 use crate::stop::Stop;
 use crate::telemetry::Handling;
 use crate::worker::{
-    self, Around, BatchOptions, Begin, Failed, Observe, Slot, Start, Summary, Work, WorkerOptions,
-    decode, panicked,
+    self, Around, BatchOptions, Begin, Failed, Observe, SharedConcurrency, Slot, Start, Summary,
+    Work, WorkerOptions, decode, panicked,
 };
 
 /// Does the jobs of a queue with handlers that block, each on a thread of its own; see
@@ -168,6 +168,11 @@ impl Worker {
     /// How many handlers run at the same time; see [`worker::Worker::concurrency`].
     pub fn concurrency(self, handlers: usize) -> Self {
         self.with(|inner| inner.concurrency(handlers))
+    }
+
+    /// Shares a number of handlers with workers of other queues; see [`worker::Worker::share`].
+    pub fn share(self, handlers: &SharedConcurrency, weight: u32) -> Self {
+        self.with(|inner| inner.share(handlers, weight))
     }
 
     /// How many jobs are claimed ahead at most; see [`worker::Worker::prefetch`].

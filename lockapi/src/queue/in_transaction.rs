@@ -1,5 +1,7 @@
 //! Pushing and completing in a transaction of the caller.
 
+use std::borrow::Cow;
+
 use serde::de::DeserializeOwned;
 
 use super::operations::{Ack, Claimed, HoldKey, Name, Push, PushKeyed, Take};
@@ -103,7 +105,8 @@ async fn push(
     jobs: &[Job],
 ) -> Result<Vec<Pushed>> {
     const OPERATION: &str = "push_in";
-    check(queue, jobs).map_err(|error| error.during(OPERATION).on(queue.name()))?;
+    let jobs = check(queue, jobs);
+    let jobs = jobs.map_err(|error| error.during(OPERATION).on(queue.name()))?;
     queue.used();
     let failed = |failure: crate::error::Failure| failure.error(OPERATION).on(queue.name());
     let tells = queue.options().notify_on_commit;
@@ -152,7 +155,7 @@ async fn push(
         }
         pushed.push(answer.ok_or_else(|| key_is_busy().on(queue.name()))?);
     }
-    Ok(in_order(jobs, ids, pushed))
+    Ok(in_order(&jobs, ids, pushed))
 }
 
 async fn ack(mut connection: CallerConnection<'_>, delivery: &Delivery) -> Result<()> {
@@ -276,8 +279,8 @@ fn key_is_busy() -> Error {
     Error::new(ErrorKind::Unavailable, "push_in", message)
 }
 
-/// Checks what can be checked before anything is sent.
-pub(crate) fn check(queue: &dyn Queue, jobs: &[Job]) -> Result<()> {
+/// Checks what can be checked before anything is sent, and returns the jobs that are pushed.
+pub(crate) fn check<'a>(queue: &dyn Queue, jobs: &'a [Job]) -> Result<Cow<'a, [Job]>> {
     let invalid = |message| Err(Error::new(ErrorKind::Invalid, "push", message));
     if jobs.len() > job::MAX_PUSH {
         return invalid(format!(
@@ -286,6 +289,7 @@ pub(crate) fn check(queue: &dyn Queue, jobs: &[Job]) -> Result<()> {
             job::MAX_PUSH
         ));
     }
+    let jobs = queue.options().pushed(jobs)?;
     let bytes = jobs
         .iter()
         .map(|job| job.payload().len() + job.headers().bytes());
@@ -297,7 +301,8 @@ pub(crate) fn check(queue: &dyn Queue, jobs: &[Job]) -> Result<()> {
         ));
     }
     jobs.iter()
-        .try_for_each(|job| job.check(queue.options().max_payload))
+        .try_for_each(|job| job.check(queue.options().max_payload))?;
+    Ok(jobs)
 }
 
 /// Answers in the order of the jobs, of the numbers of those without keys and the answers to those

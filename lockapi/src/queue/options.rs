@@ -1,9 +1,12 @@
 //! How a handle uses a queue.
 
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::operations::{DELETED, FOR_EVER};
-use super::{MAX_DELAY, MAX_PAYLOAD_BYTES};
+use super::{Job, MAX_DELAY, MAX_PAYLOAD_BYTES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
 use crate::lease::micros;
@@ -23,7 +26,12 @@ pub struct QueueOptions {
     pub(crate) keep_dead: Option<Duration>,
     pub(crate) max_payload: usize,
     pub(crate) notify_on_commit: bool,
+    before_push: Option<BeforePush>,
 }
+
+/// What is done with each job before it is pushed.
+#[derive(Clone)]
+struct BeforePush(Arc<dyn Fn(Job) -> Result<Job> + Send + Sync>);
 
 impl Default for QueueOptions {
     fn default() -> Self {
@@ -33,6 +41,7 @@ impl Default for QueueOptions {
             keep_dead: Some(Duration::from_secs(30 * 24 * 3600)),
             max_payload: 1 << 20,
             notify_on_commit: true,
+            before_push: None,
         }
     }
 }
@@ -77,6 +86,48 @@ impl QueueOptions {
         self
     }
 
+    /// Runs `change` on each job that is pushed through this handle, also in a transaction: to set the
+    /// header that every job of the program has, to check what jobs of the program must have, or to write a
+    /// log. If it returns an error, nothing of the push happens, and the push returns that error. Several
+    /// run in the order in which they were set.
+    ///
+    /// Jobs that the scheduler or `lockapi.push` in SQL push are not changed.
+    ///
+    /// ```
+    /// use lockapi::queue::{Job, QueueOptions};
+    /// use lockapi::{Error, ErrorKind};
+    ///
+    /// let options = QueueOptions::default().before_push(|job: Job| {
+    ///     if job.headers().get("tenant").is_none() {
+    ///         return Err(Error::new(ErrorKind::Invalid, "push", "a job without a tenant"));
+    ///     }
+    ///     Ok(job.header("host", "app-7"))
+    /// });
+    /// ```
+    #[must_use]
+    pub fn before_push(
+        mut self,
+        change: impl Fn(Job) -> Result<Job> + Send + Sync + 'static,
+    ) -> Self {
+        let change: Arc<dyn Fn(Job) -> Result<Job> + Send + Sync> = match self.before_push.take() {
+            None => Arc::new(change),
+            Some(BeforePush(first)) => Arc::new(move |job| change(first(job)?)),
+        };
+        self.before_push = Some(BeforePush(change));
+        self
+    }
+
+    /// The jobs that are pushed for these.
+    pub(crate) fn pushed<'a>(&self, jobs: &'a [Job]) -> Result<Cow<'a, [Job]>> {
+        match &self.before_push {
+            None => Ok(Cow::Borrowed(jobs)),
+            Some(BeforePush(change)) => {
+                let changed = jobs.iter().map(|job| change(job.clone()));
+                changed.collect::<Result<Vec<_>>>().map(Cow::Owned)
+            }
+        }
+    }
+
     /// How long completed jobs are kept, in the form that statements use.
     pub(crate) fn keep(&self) -> i64 {
         if self.archive {
@@ -107,5 +158,11 @@ impl QueueOptions {
             ));
         }
         Ok(())
+    }
+}
+
+impl fmt::Debug for BeforePush {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BeforePush").finish_non_exhaustive()
     }
 }

@@ -54,6 +54,7 @@ mod pace;
 mod report;
 mod run;
 mod settling;
+mod shared;
 mod slots;
 
 pub use attempt::Work;
@@ -73,10 +74,14 @@ pub use observe::{Ending, Observe, Summary};
 use report::Observer;
 pub use report::Report;
 use run::Run;
+pub use shared::SharedConcurrency;
+use slots::Concurrency;
 pub(crate) use slots::Slot;
 
 /// The most handlers of one worker that run at the same time.
 pub const MAX_CONCURRENCY: usize = 1000;
+/// The greatest weight of a worker among those that share handlers.
+pub const MAX_WEIGHT: u32 = 1000;
 /// The most jobs in one call of a handler of batches.
 pub const MAX_BATCH: usize = MAX_CLAIM;
 /// The longest time for which a call gathers jobs.
@@ -117,7 +122,7 @@ pub struct Worker {
 }
 
 struct Settings {
-    concurrency: usize,
+    concurrency: Concurrency,
     prefetch: Option<usize>,
     poll: Duration,
     grace: Duration,
@@ -134,7 +139,7 @@ impl Worker {
             queue,
             handlers: Handlers::default(),
             settings: Settings {
-                concurrency: 16,
+                concurrency: Concurrency::default(),
                 prefetch: None,
                 poll: Duration::from_secs(1),
                 grace: Duration::from_secs(20),
@@ -342,10 +347,17 @@ impl Worker {
         self
     }
 
-    /// How many handlers run at the same time, 1 to [`MAX_CONCURRENCY`]; 16 by default. A call for
-    /// [many jobs](Self::handle_batch) is one.
+    /// How many handlers run at the same time, 1 to [`MAX_CONCURRENCY`]; by default 16, or all that are
+    /// [shared](Self::share). A call for [many jobs](Self::handle_batch) is one.
     pub fn concurrency(mut self, handlers: usize) -> Self {
-        self.settings.concurrency = handlers;
+        self.settings.concurrency.own = Some(handlers);
+        self
+    }
+
+    /// Shares a number of handlers with workers of other queues, with a weight of 1 to [`MAX_WEIGHT`]; see
+    /// [`SharedConcurrency`].
+    pub fn share(mut self, handlers: &SharedConcurrency, weight: u32) -> Self {
+        self.settings.concurrency.shared = Some((handlers.clone(), weight));
         self
     }
 
@@ -415,13 +427,12 @@ impl Worker {
     /// attempt; completions are still sent. Both happen in the background.
     ///
     /// # Errors
-    /// `Invalid` for settings outside of their limits, at once. While the server cannot be reached
+    /// `Invalid` for settings outside of their limits, and if more workers share handlers than there are, at once. While the server cannot be reached
     /// it retries; any other failure, such as missing tables, stops the worker and is returned
     /// after that.
     pub async fn run(self, stop: impl Into<Stop>) -> Result<Summary> {
         let stop = stop.into();
-        self.check().map_err(|error| error.on(self.queue.name()))?;
-        let mut run = Run::new(self.queue, self.handlers, self.settings);
+        let mut run = self.ready()?;
         let mut stopped = pin!(stop.stopped());
         poll_fn(|cx| run.poll(cx, stopped.as_mut())).await
     }
@@ -451,8 +462,7 @@ impl Worker {
     /// # Errors
     /// As for [`run`](Self::run).
     pub async fn run_until_idle(self) -> Result<Summary> {
-        self.check().map_err(|error| error.on(self.queue.name()))?;
-        let mut run = Run::new(self.queue, self.handlers, self.settings).until_idle();
+        let mut run = self.ready()?.until_idle();
         let mut never = pin!(pending());
         poll_fn(|cx| run.poll(cx, never.as_mut())).await
     }
@@ -483,18 +493,18 @@ impl Worker {
         self
     }
 
+    fn ready(self) -> Result<Run> {
+        let queue = Arc::clone(&self.queue);
+        let checked = self.check();
+        let run = checked.and_then(|()| Run::new(self.queue, self.handlers, self.settings));
+        run.map_err(|error| error.on(queue.name()))
+    }
+
     fn check(&self) -> Result<()> {
         let invalid = |message| Err(Error::new(ErrorKind::Invalid, "run", message));
-        let Settings {
-            concurrency,
-            poll,
-            grace,
-            ..
-        } = self.settings;
-        if !(1..=MAX_CONCURRENCY).contains(&concurrency) {
-            return invalid(format!(
-                "a concurrency of {concurrency}; allowed are 1 to {MAX_CONCURRENCY}"
-            ));
+        let Settings { poll, grace, .. } = self.settings;
+        if let Err(message) = self.settings.concurrency.check() {
+            return invalid(message);
         }
         if let Some(jobs) = self.settings.prefetch.filter(|jobs| *jobs > MAX_CLAIM) {
             return invalid(format!(
@@ -520,7 +530,7 @@ impl fmt::Debug for Worker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Worker")
             .field("queue", &self.queue.name())
-            .field("concurrency", &self.settings.concurrency)
+            .field("concurrency", &self.settings.concurrency.most())
             .finish_non_exhaustive()
     }
 }

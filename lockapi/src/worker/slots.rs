@@ -1,4 +1,4 @@
-//! How many handlers run.
+//! How many handlers a worker runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,11 +6,19 @@ use std::task::Waker;
 
 use futures_util::task::AtomicWaker;
 
+use super::shared::Member;
+use super::{MAX_CONCURRENCY, SharedConcurrency};
+use crate::error::Result;
+
+/// How many handlers a worker runs unless another number is set.
+const CONCURRENCY: usize = 16;
+
 /// Counts the handlers that have begun and not ended, even those that are no longer waited for.
-#[derive(Default)]
 pub(crate) struct Slots {
+    concurrency: usize,
     used: AtomicUsize,
-    freed: AtomicWaker,
+    freed: Arc<AtomicWaker>,
+    share: Option<Member>,
 }
 
 /// The place of one handler.
@@ -20,17 +28,94 @@ pub(crate) enum Slot {
     Shared(#[expect(dead_code, reason = "it is dropped")] Arc<Slot>),
 }
 
+/// How many handlers a worker may run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Concurrency {
+    pub(super) own: Option<usize>,
+    pub(super) shared: Option<(SharedConcurrency, u32)>,
+}
+
+impl Concurrency {
+    /// The most that run, whatever other workers do.
+    pub(super) fn most(&self) -> usize {
+        let shared = self.shared.as_ref().map(|(shared, _)| shared.handlers());
+        let own = self.own.or(shared).unwrap_or(CONCURRENCY);
+        shared.map_or(own, |shared| own.min(shared))
+    }
+
+    pub(super) fn check(&self) -> std::result::Result<(), String> {
+        if let Some(handlers) = self.own
+            && !(1..=MAX_CONCURRENCY).contains(&handlers)
+        {
+            return Err(format!(
+                "a concurrency of {handlers}; allowed are 1 to {MAX_CONCURRENCY}"
+            ));
+        }
+        match &self.shared {
+            None => Ok(()),
+            Some((shared, weight)) => shared.check(*weight),
+        }
+    }
+
+    pub(super) fn slots(&self) -> Result<Slots> {
+        let freed = Arc::<AtomicWaker>::default();
+        let share = match &self.shared {
+            None => None,
+            Some((shared, weight)) => Some(shared.join(*weight, Arc::clone(&freed))?),
+        };
+        Ok(Slots {
+            concurrency: self.most(),
+            used: AtomicUsize::new(0),
+            freed,
+            share,
+        })
+    }
+}
+
 impl Slots {
-    pub(crate) fn take(self: &Arc<Self>) -> Slot {
-        self.used.fetch_add(1, Ordering::AcqRel);
-        Slot::Own(Arc::clone(self))
+    /// Takes one, if one is free.
+    pub(crate) fn try_take(self: &Arc<Self>) -> Option<Slot> {
+        let free = self.used.load(Ordering::Acquire) < self.concurrency;
+        let taken = free && self.share.as_ref().is_none_or(Member::try_take);
+        taken.then(|| {
+            self.used.fetch_add(1, Ordering::AcqRel);
+            Slot::Own(Arc::clone(self))
+        })
     }
 
-    pub(crate) fn used(&self) -> usize {
-        self.used.load(Ordering::Acquire)
+    /// How many could be taken now.
+    pub(crate) fn free(&self) -> usize {
+        let used = self.used.load(Ordering::Acquire);
+        let own = self.concurrency.saturating_sub(used);
+        match &self.share {
+            Some(share) => own.min(share.free()),
+            None => own,
+        }
     }
 
-    /// Wakes this one when the next is freed.
+    /// How many are its own while all that share them want some.
+    pub(crate) fn fair(&self) -> usize {
+        match &self.share {
+            Some(share) => self.concurrency.min(share.fair()),
+            None => self.concurrency,
+        }
+    }
+
+    /// Whether some are wanted: others that share them leave it its own only then.
+    pub(crate) fn want(&self, some: bool) {
+        if let Some(share) = &self.share {
+            share.want(some);
+        }
+    }
+
+    /// Nothing is begun any more.
+    pub(crate) fn leave(&self) {
+        if let Some(share) = &self.share {
+            share.leave();
+        }
+    }
+
+    /// Wakes this one when there may be more of them.
     pub(crate) fn watch(&self, waker: &Waker) {
         self.freed.register(waker);
     }
@@ -40,6 +125,9 @@ impl Drop for Slot {
     fn drop(&mut self) {
         if let Self::Own(slots) = self {
             slots.used.fetch_sub(1, Ordering::AcqRel);
+            if let Some(share) = &slots.share {
+                share.free_one();
+            }
             slots.freed.wake();
         }
     }

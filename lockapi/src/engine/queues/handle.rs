@@ -232,7 +232,7 @@ impl Queue for QueueHandle {
 
     async fn push_all(&self, jobs: Vec<Job>) -> Result<Vec<Pushed>> {
         let handle = &self.0;
-        in_transaction::check(self, &jobs).map_err(handle.failed("push"))?;
+        let jobs = in_transaction::check(self, &jobs).map_err(handle.failed("push"))?;
         handle.push_all(&jobs).await
     }
 

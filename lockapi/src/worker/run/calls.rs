@@ -17,6 +17,7 @@ use crate::worker::context::Context;
 use crate::worker::handlers::{Batch, Runs};
 use crate::worker::observe::Observe;
 use crate::worker::report::Quiet;
+use crate::worker::slots::Slot;
 
 /// How long a call took, if it was run to its end.
 pub(super) struct Called(Option<Duration>);
@@ -98,7 +99,7 @@ impl Calls {
 
 impl Run {
     /// Gives the job a seat in a call that gathers, or in a new one.
-    pub(super) fn gather(&mut self, number: usize, delivery: Arc<Delivery>) {
+    pub(super) fn gather(&mut self, number: usize, delivery: Arc<Delivery>, slot: Slot) {
         if let Some(seat) = self.calls.seat(number) {
             self.join(number, seat, delivery);
             return;
@@ -106,7 +107,7 @@ impl Run {
         let batch = &self.handlers.batches[number];
         let options = batch.options.worker_options();
         let place = Place {
-            slot: Arc::new(self.slots.take()),
+            slot: Arc::new(slot),
             queue: Arc::clone(&self.queue),
             timeout: options.unwrap_or(&self.settings.options).time(),
             waits: !self.until_idle,

@@ -74,14 +74,14 @@ impl Run {
 
     /// How many jobs of any name there is room for.
     fn want(&self) -> usize {
-        let concurrency = self.settings.concurrency;
+        let (concurrency, free) = (self.slots.fair(), self.slots.free());
         let most = self.settings.prefetch.unwrap_or(AHEAD * concurrency);
         let ahead = self.pace.ahead(concurrency, most);
         let room = match self.handlers.smallest_batch() {
-            None => self.free() + ahead,
+            None => free + ahead,
             Some(size) => {
                 let most = self.settings.prefetch.unwrap_or(MAX_CLAIM);
-                self.free() * size + (ahead * size).min(most)
+                free * size + (ahead * size).min(most)
             }
         };
         room.saturating_sub(self.ahead.len()).min(MAX_CLAIM)

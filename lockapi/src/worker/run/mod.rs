@@ -29,7 +29,7 @@ use crate::worker::observe::{Ending, Observe, Summary};
 use crate::worker::pace::{BEGUN_WITHIN, Pace, Pauses, UNHANDLED};
 use crate::worker::report::Quiet;
 use crate::worker::settling::Settlement;
-use crate::worker::slots::Slots;
+use crate::worker::slots::{Slot, Slots};
 use crate::worker::{Settings, Spawned};
 use calls::Calls;
 use ending::Confirmed;
@@ -117,10 +117,11 @@ impl Run {
         queue: Arc<dyn Queue>,
         mut handlers: Handlers,
         mut settings: Settings,
-    ) -> Self {
+    ) -> Result<Self> {
         handlers.put_layers();
         settings.claim = settings.claim.names(handlers.names());
-        Self {
+        let slots = Arc::new(settings.concurrency.slots()?);
+        Ok(Self {
             queue,
             handlers,
             settings,
@@ -128,7 +129,7 @@ impl Run {
             behind: None,
             running: FxHashMap::default(),
             handling: FuturesUnordered::new(),
-            slots: Arc::default(),
+            slots,
             calls: Calls::default(),
             done: Vec::new(),
             delayed: Vec::new(),
@@ -153,7 +154,7 @@ impl Run {
             spawn_pauses: Pauses::default(),
             begun: 0,
             summary: Summary::default(),
-        }
+        })
     }
 
     pub(super) fn poll<S: Future<Output = ()>>(
@@ -185,8 +186,9 @@ impl Run {
     /// Performs the next step. Everything that has ended is processed before anything is sent, so that
     /// it is sent together.
     fn step(&mut self, cx: &mut Waiting<'_>) -> Poll<()> {
+        self.want_slots();
         self.begin();
-        let used = self.slots.used();
+        let free = self.slots.free();
         if let Poll::Ready(Some((number, verdict))) = self.handling.poll_next_unpin(cx) {
             self.decide(number, verdict);
             return Poll::Ready(());
@@ -239,10 +241,17 @@ impl Run {
         }
         // A handler whose result is not used any more may still have a slot.
         self.slots.watch(cx.waker());
-        if self.slots.used() < used {
+        if self.slots.free() > free {
             return Poll::Ready(());
         }
         Poll::Pending
+    }
+
+    /// Others may have those that it has no use for, also while the server cannot be reached.
+    fn want_slots(&self) {
+        let paused = self.pause.is_some() || self.spawn_pause.is_some();
+        let claims = self.may_have_jobs && !self.stopping && !paused;
+        self.slots.want(claims || !self.ahead.is_empty());
     }
 
     /// Reports jobs without a handler.
@@ -298,16 +307,13 @@ impl Run {
         self
     }
 
-    fn free(&self) -> usize {
-        self.settings.concurrency.saturating_sub(self.slots.used())
-    }
-
     /// Begins what can begin.
     fn begin(&mut self) {
-        while self.free() > 0
+        while !self.ahead.is_empty()
+            && let Some(slot) = self.slots.try_take()
             && let Some(delivery) = self.ahead.pop_front()
         {
-            self.begin_one(Arc::new(delivery));
+            self.begin_one(Arc::new(delivery), slot);
         }
         if !self.ahead.is_empty() && self.behind.is_none() {
             let queue = Arc::clone(&self.queue);
@@ -328,7 +334,7 @@ impl Run {
         }
     }
 
-    fn begin_one(&mut self, delivery: Arc<Delivery>) {
+    fn begin_one(&mut self, delivery: Arc<Delivery>, slot: Slot) {
         if !delivery.begin() {
             self.give_back(delivery);
             return;
@@ -341,12 +347,11 @@ impl Run {
         };
         let begin = match &handler.runs {
             Runs::Job(begin) => begin,
-            Runs::Batch(number) => return self.gather(*number, delivery),
+            Runs::Batch(number) => return self.gather(*number, delivery, slot),
         };
         self.settings.observer.started(&delivery);
         let context = Context::new(Arc::clone(&delivery), self.handlers.data());
         let handling = Handling::of(&delivery);
-        let slot = self.slots.take();
         let work = handling.run(|| begin(context.clone(), slot));
         let options = handler.options.as_ref().unwrap_or(&self.settings.options);
         let attempt = attempt(work, context, Arc::clone(&self.queue), options.time());
@@ -436,6 +441,7 @@ impl Drop for Run {
     fn drop(&mut self) {
         drop(std::mem::take(&mut self.handling));
         self.calls.give_up();
+        self.slots.leave();
         let later = |delivery: &Delivery, outcome| {
             delivery.settled_by_caller();
             self.queue.settle_later(delivery.ticket(), outcome);
