@@ -125,7 +125,7 @@ impl Worker {
         T: DeserializeOwned + Send + 'static,
         F: Fn(Vec<(T, BatchJob)>) -> Result<(), Failed> + Send + Sync + 'static,
     {
-        let open = worker::open(&options, self.called(handler));
+        let open = worker::open(&options, self.start_on_thread(handler));
         let around = self.around();
         self.with(|inner| inner.open_with(name.into(), options, open, Some(around)))
     }
@@ -260,8 +260,8 @@ impl Worker {
         })
     }
 
-    /// Calls a handler of batches on a thread.
-    fn called<T, F>(&self, handler: F) -> Start<T>
+    /// Starts a handler of batches on a thread.
+    fn start_on_thread<T, F>(&self, handler: F) -> Start<T>
     where
         T: Send + 'static,
         F: Fn(Vec<(T, BatchJob)>) -> Result<(), Failed> + Send + Sync + 'static,

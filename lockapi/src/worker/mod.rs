@@ -58,7 +58,7 @@ mod slots;
 
 pub use attempt::Work;
 pub(crate) use attempt::panicked;
-use batch::called;
+use batch::start_async;
 pub use batch::{BatchJob, BatchOptions};
 pub(crate) use batch::{Open, Start, open};
 pub use context::Context;
@@ -280,7 +280,7 @@ impl Worker {
         F: Fn(Vec<(T, BatchJob)>) -> W + Send + Sync + 'static,
         W: Future<Output = Result<(), Failed>> + Send + 'static,
     {
-        let open = open(&options, called(handler));
+        let open = open(&options, start_async(handler));
         self.open_with(name.into(), options, open, None)
     }
 

@@ -33,7 +33,7 @@ use crate::worker::slots::Slots;
 use crate::worker::{Settings, Spawned};
 use calls::Calls;
 use ending::Confirmed;
-use exchange::Exchanging;
+use exchange::PendingExchange;
 
 /// How often it checks for jobs without a handler, and how long these have waited by then.
 const WATCH: Duration = Duration::from_secs(60);
@@ -49,11 +49,11 @@ pub(super) struct Run {
     handlers: Handlers,
     settings: Settings,
     /// Claimed and not begun.
-    ahead: VecDeque<Delivery>,
-    /// Runs while there is something ahead; then what could not begin has gone back.
-    behind: Option<Boxed<()>>,
+    prefetched: VecDeque<Delivery>,
+    /// Runs while there are prefetched jobs; at its end those that could not begin were released.
+    prefetch_timer: Option<Boxed<()>>,
     running: FxHashMap<u64, Running>,
-    handling: FuturesUnordered<Quiet<(u64, Verdict)>>,
+    attempts: FuturesUnordered<Quiet<(u64, Verdict)>>,
     slots: Arc<Slots>,
     calls: Calls,
     /// Done, but not sent yet.
@@ -61,7 +61,7 @@ pub(super) struct Run {
     /// Done, and to be sent again after a delay, because sending failed.
     delayed: Vec<Done>,
     delay: Option<Boxed<()>>,
-    exchange: Option<Exchanging>,
+    exchange: Option<PendingExchange>,
     settling: FuturesUnordered<Boxed<(Outcome, Settlement)>>,
     /// Ended, and acknowledged by their handlers themselves.
     confirming: FuturesUnordered<Boxed<Confirmed>>,
@@ -76,7 +76,7 @@ pub(super) struct Run {
     spawn_pause: Option<Boxed<()>>,
     grace: Option<Boxed<()>>,
     /// Set when the time of grace is over: what fails now is not tried again.
-    hurry: Arc<AtomicBool>,
+    grace_over: Arc<AtomicBool>,
     stopping: bool,
     /// Whether it ends when there is nothing to do.
     until_idle: bool,
@@ -95,7 +95,7 @@ struct Running {
     since: Duration,
     handling: Handling,
     /// Whether it is one of the jobs of a call.
-    shares: bool,
+    in_batch: bool,
 }
 
 impl Running {
@@ -124,10 +124,10 @@ impl Run {
             queue,
             handlers,
             settings,
-            ahead: VecDeque::new(),
-            behind: None,
+            prefetched: VecDeque::new(),
+            prefetch_timer: None,
             running: FxHashMap::default(),
-            handling: FuturesUnordered::new(),
+            attempts: FuturesUnordered::new(),
             slots: Arc::default(),
             calls: Calls::default(),
             done: Vec::new(),
@@ -143,7 +143,7 @@ impl Run {
             pause: None,
             spawn_pause: None,
             grace: None,
-            hurry: Arc::default(),
+            grace_over: Arc::default(),
             stopping: false,
             until_idle: false,
             found_nothing: false,
@@ -187,12 +187,12 @@ impl Run {
     fn step(&mut self, cx: &mut Waiting<'_>) -> Poll<()> {
         self.begin();
         let used = self.slots.used();
-        if let Poll::Ready(Some((number, verdict))) = self.handling.poll_next_unpin(cx) {
+        if let Poll::Ready(Some((number, verdict))) = self.attempts.poll_next_unpin(cx) {
             self.decide(number, verdict);
             return Poll::Ready(());
         }
-        if let Poll::Ready(Some(called)) = self.calls.poll_next(cx) {
-            self.called(&called);
+        if let Poll::Ready(Some(time)) = self.calls.poll_next(cx) {
+            self.call_ended(&time);
             return Poll::Ready(());
         }
         if let Poll::Ready(Some((outcome, settlement))) = self.settling.poll_next_unpin(cx) {
@@ -203,13 +203,13 @@ impl Run {
             self.confirmed(confirmed);
             return Poll::Ready(());
         }
-        if ended(&mut self.behind, cx) {
+        if ended(&mut self.prefetch_timer, cx) {
             self.drop_returned();
             return Poll::Ready(());
         }
         self.watch_unhandled(cx);
         if ended(&mut self.grace, cx) {
-            self.hurry.store(true, Ordering::Release);
+            self.grace_over.store(true, Ordering::Release);
             self.pause = None;
             self.delay = None;
             self.done.append(&mut self.delayed);
@@ -285,7 +285,7 @@ impl Run {
     fn has_nothing(&self) -> bool {
         self.running.is_empty()
             && self.calls.is_empty()
-            && self.ahead.is_empty()
+            && self.prefetched.is_empty()
             && self.done.is_empty()
             && self.delayed.is_empty()
             && self.settling.is_empty()
@@ -305,21 +305,21 @@ impl Run {
     /// Begins what can begin.
     fn begin(&mut self) {
         while self.free() > 0
-            && let Some(delivery) = self.ahead.pop_front()
+            && let Some(delivery) = self.prefetched.pop_front()
         {
             self.begin_one(Arc::new(delivery));
         }
-        if !self.ahead.is_empty() && self.behind.is_none() {
+        if !self.prefetched.is_empty() && self.prefetch_timer.is_none() {
             let queue = Arc::clone(&self.queue);
-            self.behind = Some(Box::pin(async move { queue.sleep(BEGUN_WITHIN).await }));
+            self.prefetch_timer = Some(Box::pin(async move { queue.sleep(BEGUN_WITHIN).await }));
         }
     }
 
-    /// Forgets what was claimed ahead and has gone back, because no handler ended in time.
+    /// Drops prefetched jobs that were released because no handler was free in time.
     fn drop_returned(&mut self) {
-        let ahead = std::mem::take(&mut self.ahead).into_iter();
-        let (returned, ahead): (Vec<_>, _) = ahead.partition(Delivery::is_lost);
-        self.ahead = ahead.into();
+        let prefetched = std::mem::take(&mut self.prefetched).into_iter();
+        let (returned, kept): (Vec<_>, _) = prefetched.partition(Delivery::is_lost);
+        self.prefetched = kept.into();
         if !returned.is_empty() {
             self.pace.stalled(BEGUN_WITHIN);
         }
@@ -358,12 +358,12 @@ impl Run {
         delivery: Arc<Delivery>,
         handling: Handling,
         attempt: impl Future<Output = Verdict> + Send + 'static,
-        shares: bool,
+        in_batch: bool,
     ) {
         self.begun += 1;
         let number = self.begun;
         let attempt = handling.around(attempt);
-        self.handling.push(match &self.settings.spawn {
+        self.attempts.push(match &self.settings.spawn {
             None => Quiet::new(async move { (number, attempt.await) }),
             Some(spawn) => {
                 let (verdict, reported) = self.spawned(spawn, attempt);
@@ -376,7 +376,7 @@ impl Run {
             delivery,
             since,
             handling,
-            shares,
+            in_batch,
         };
         self.running.insert(number, running);
     }
@@ -416,14 +416,14 @@ impl Run {
 
     fn return_unbegun(&mut self) {
         self.drop_returned();
-        for delivery in std::mem::take(&mut self.ahead) {
+        for delivery in std::mem::take(&mut self.prefetched) {
             self.settle(Arc::new(delivery), Outcome::Release);
         }
     }
 
     /// Drops the handlers that run, and returns their jobs.
     fn give_up(&mut self) {
-        drop(std::mem::take(&mut self.handling));
+        drop(std::mem::take(&mut self.attempts));
         self.calls.give_up();
         for (_, running) in std::mem::take(&mut self.running) {
             let took = self.queue.now().saturating_sub(running.since);
@@ -434,7 +434,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        drop(std::mem::take(&mut self.handling));
+        drop(std::mem::take(&mut self.attempts));
         self.calls.give_up();
         let later = |delivery: &Delivery, outcome| {
             delivery.settled_by_caller();
@@ -444,7 +444,7 @@ impl Drop for Run {
             running.released(self.queue.now());
             later(&running.delivery, Outcome::Release);
         }
-        for delivery in &self.ahead {
+        for delivery in &self.prefetched {
             later(delivery, Outcome::Release);
         }
         // What the exchange has completed already is completed once.
