@@ -35,13 +35,13 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         effects: &mut Effects<W, H, R>,
     ) {
         match self.slots.get(&lock).map(|slot| &slot.phase) {
-            Some(Phase::Held(held)) if held.id == hold => self.pass_on(now, lock, reply, effects),
+            Some(Phase::Held(held)) if held.id == hold => self.hand_over(now, lock, reply, effects),
             Some(Phase::Shared(_)) => self.end_share(lock, hold, reply, effects),
             _ => effects.released(reply, Err(Reason::Lost)),
         }
     }
 
-    pub(super) fn pass_on(
+    pub(super) fn hand_over(
         &mut self,
         now: Now<'_>,
         lock: LockId,
@@ -57,7 +57,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             return;
         };
         let session = held.session;
-        self.owners.unhold(held.owner, lock);
+        self.owners.stop_holding(held.owner, lock);
         // Nobody asks what time it is where nobody waits.
         let now = exclusive.then(now);
         if let Some(now) = now
@@ -70,7 +70,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             held.id = id;
             held.hold = H::default();
             held.owner = next.owner;
-            self.owners.unwait(&next, lock);
+            self.owners.stop_waiting(&next, lock);
             self.owners.hold(next.owner, lock);
             let granted = Granted {
                 lock,
@@ -91,14 +91,14 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             }
             _ => None,
         };
-        self.let_go(session, lock, LockMode::Exclusive, reply, effects);
+        self.release_at_server(session, lock, LockMode::Exclusive, reply, effects);
         if let Some(now) = stands_back {
             self.stand_back(lock, now, effects);
         }
     }
 
     /// Has the session that holds the lock release it, and tries it again for those who wait.
-    pub(super) fn let_go(
+    pub(super) fn release_at_server(
         &mut self,
         session: usize,
         lock: LockId,

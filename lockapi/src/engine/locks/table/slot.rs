@@ -78,8 +78,8 @@ pub(super) struct Slot<W, H> {
     pub(super) failed: bool,
     /// The last wait for it would have closed a cycle.
     pub(super) cycle_suspected: bool,
-    /// How long it was waited for in this turn.
-    pub(super) served: Time,
+    /// How much of its turn the lock has used: the time for which sessions waited for it.
+    pub(super) turn_used: Time,
     /// Since when this process has it, one caller after the other, and how many they were.
     pub(super) kept: Option<(Time, u32)>,
 }
@@ -94,7 +94,7 @@ impl<W, H> Slot<W, H> {
             queue,
             failed: false,
             cycle_suspected: false,
-            served: Time::ZERO,
+            turn_used: Time::ZERO,
             kept: None,
         }
     }
@@ -114,7 +114,7 @@ impl<W, H> Slot<W, H> {
     }
 
     /// Whether there are no waiters.
-    pub(super) fn is_deserted(&self) -> bool {
+    pub(super) fn has_no_waiters(&self) -> bool {
         self.queue.is_empty()
     }
 

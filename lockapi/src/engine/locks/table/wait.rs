@@ -92,7 +92,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             return;
         };
         slot.refuse_no_wait(effects);
-        if slot.is_deserted() {
+        if slot.has_no_waiters() {
             self.slots.remove(&lock);
             return;
         }
@@ -121,7 +121,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;
         };
-        if slot.is_deserted() {
+        if slot.has_no_waiters() {
             self.slots.remove(&lock);
         } else if can_wait {
             slot.phase = Phase::Wanted(turn);
@@ -295,7 +295,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 let took = now.saturating_sub(wait.since);
                 self.sessions[session].down_until = now + took + DOWN;
                 effects.unopened += 1;
-                if self.slots.get(&lock).is_some_and(Slot::is_deserted) {
+                if self.slots.get(&lock).is_some_and(Slot::has_no_waiters) {
                     self.slots.remove(&lock);
                 } else {
                     self.poll_later(lock, now, effects);
@@ -315,10 +315,10 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let Some(slot) = self.slots.get_mut(&wait.lock) else {
             return;
         };
-        slot.served += now.saturating_sub(wait.since);
-        let goes_on = wait.interrupted && slot.served < SHORT_SLICE;
+        slot.turn_used += now.saturating_sub(wait.since);
+        let goes_on = wait.interrupted && slot.turn_used < SHORT_SLICE;
         if !goes_on {
-            slot.served = Time::ZERO;
+            slot.turn_used = Time::ZERO;
         }
         let turn = goes_on.then_some(wait.turn);
         self.enqueue(wait.lock, now, turn, effects);
@@ -356,7 +356,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             return;
         };
         if !std::mem::replace(&mut slot.cycle_suspected, true) {
-            if slot.is_deserted() {
+            if slot.has_no_waiters() {
                 self.slots.remove(&lock);
             } else {
                 self.poll_later(lock, now(), effects);
@@ -379,7 +379,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 .take_out(|one| one.owner.is_some_and(|owner| owners.contains(&owner)));
             slot.cycle_suspected = false;
             for waiter in closes {
-                self.owners.unwait(&waiter, lock);
+                self.owners.stop_waiting(&waiter, lock);
                 effects.answer_waiter(waiter, Answer::Failed(Reason::Deadlock));
             }
         }
