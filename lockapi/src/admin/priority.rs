@@ -135,7 +135,7 @@ pub struct Report {
 }
 
 /// Gives a session priority until it is [finished](Self::finish) or dropped.
-#[must_use = "the way is cleared until it is dropped"]
+#[must_use = "priority ends when it is dropped"]
 pub struct PriorityScope {
     pub(crate) shared: Arc<Shared>,
 }
@@ -208,7 +208,7 @@ impl PriorityScope {
     }
 
     /// As [`finish`](Self::finish), and blocks the calling thread.
-    #[must_use = "it says who was signalled; a scope that is dropped ends as well"]
+    #[must_use = "it returns which sessions were signalled; dropping the scope ends it, too"]
     pub fn finish_blocking(self) -> Report {
         block_on(self.finish())
     }

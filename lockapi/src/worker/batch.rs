@@ -48,8 +48,8 @@ pub struct BatchOptions {
 }
 
 impl BatchOptions {
-    /// Calls with at most this number of jobs, 1 to [`MAX_BATCH`]; each begins at once with the jobs
-    /// that are there.
+    /// Calls with at most this number of jobs, 1 to [`MAX_BATCH`]; each begins at once with the jobs that
+    /// were claimed.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
@@ -109,7 +109,7 @@ pub struct BatchJob {
 }
 
 impl BatchJob {
-    /// Says what came of this job, which counts at once: the call may go on with the others.
+    /// Answers this job, which takes effect at once: the call may go on with the others.
     pub fn answer(self, answer: Result<(), Failed>) {
         self.answer.give(answer);
     }
