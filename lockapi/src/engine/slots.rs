@@ -26,7 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// How often a grant may come too late before a waiting caller gets an error.
 const TRIES: u32 = 3;
 
-/// Slots of a key, in the hands of a caller.
+/// A handle on the slots of a key.
 pub(super) struct Slots(Arc<Handle>);
 
 impl Clone for Slots {
@@ -52,7 +52,7 @@ impl Handle {
 type Attempt = Result<Granted>;
 
 impl Slots {
-    /// `primitive` is what errors tell.
+    /// Errors name the `primitive`.
     pub(super) fn open(
         core: &Arc<Core>,
         primitive: &'static str,

@@ -1,4 +1,4 @@
-//! Telling the queue what became of a delivery.
+//! Settling a delivery: sending its outcome to the queue.
 
 use std::future::Future;
 use std::sync::Arc;

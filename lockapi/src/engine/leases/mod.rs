@@ -1,4 +1,4 @@
-//! The leases of a process: asking for them, and what is known of those that it has.
+//! The leases of a process: requests for them, and the state of those that it holds.
 
 mod claim;
 mod releasing;

@@ -1,4 +1,4 @@
-//! Giving leases back.
+//! Releasing leases.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A worker at work: what it has in hand, and what it does next.
+//! A running worker as a state machine: the jobs that it has, and its next step.
 
 mod calls;
 mod ending;
@@ -42,7 +42,7 @@ const UNSPAWNED: Duration = Duration::from_secs(1);
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A worker at work. Dropped, it gives back what it has.
+/// A running worker. When dropped, it releases its jobs.
 #[allow(clippy::struct_excessive_bools, reason = "each is a state of its own")]
 pub(super) struct Run {
     queue: Arc<dyn Queue>,
@@ -281,7 +281,7 @@ impl Run {
         self.stopping && self.has_nothing() && self.exchange.is_none()
     }
 
-    /// Whether nothing is in hand, but for what is being exchanged.
+    /// Whether it has no work, apart from the exchange.
     fn has_nothing(&self) -> bool {
         self.running.is_empty()
             && self.calls.is_empty()

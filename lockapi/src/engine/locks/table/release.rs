@@ -1,4 +1,4 @@
-//! What a release does: it passes the lock on within the process, or gives it back to the server.
+//! A release: the lock is handed over within the process, or released at the server.
 
 use std::time::Duration;
 
@@ -11,21 +11,20 @@ use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::mutex::LockMode;
 
-/// How often a lock is passed on within the process before other processes get their turn.
+/// How often a lock is handed over within the process before other processes get their turn.
 const MAX_HAND_OVERS: i64 = 64;
-/// How long a lock is passed on within the process before it is released for those who wait at the
-/// server.
+/// How long a lock is handed over within the process before it is released for the waiters at the server.
 pub(super) const MAX_HELD: Duration = Duration::from_millis(32);
 /// How long a process keeps a lock altogether, one caller after the other, before it stands back.
 const MAX_KEPT: Duration = MAX_HELD;
 
-/// It stands back for so long, so that those who poll find the lock free: a sixteenth of the time.
+/// How long it stands back, so that processes that poll find the lock free: a sixteenth of the time.
 const STAND_BACK: Duration = Duration::from_millis(2);
 
 const _: () = assert!(MAX_HAND_OVERS < 1 << HAND_OVER_BITS);
 
 impl<W, H: Clone + Default, R> LockTable<W, H, R> {
-    /// A holder is done: passes the lock on within the process, or releases it.
+    /// A holder releases the lock: hands it over within the process, or releases it at the server.
     pub(crate) fn release(
         &mut self,
         now: Now<'_>,
@@ -97,7 +96,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         }
     }
 
-    /// Has the session that holds the lock release it, and tries it again for those who wait.
+    /// Lets the session that holds the lock release it, and tries it again for the waiters.
     pub(super) fn release_at_server(
         &mut self,
         session: usize,

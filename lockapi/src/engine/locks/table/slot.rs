@@ -44,7 +44,7 @@ impl<W> Waiter<W> {
     }
 }
 
-/// What is known of a lock.
+/// The state of a lock.
 pub(super) enum Phase<H> {
     /// An attempt is queued or under way on session 0.
     Trying,
@@ -60,7 +60,7 @@ pub(super) enum Phase<H> {
     Polling(Time),
 }
 
-/// A lock that one caller has alone.
+/// A lock that one caller holds exclusively.
 pub(super) struct Held<H> {
     pub(super) session: usize,
     pub(super) id: u64,
@@ -80,7 +80,7 @@ pub(super) struct Slot<W, H> {
     pub(super) cycle_suspected: bool,
     /// How much of its turn the lock has used: the time for which sessions waited for it.
     pub(super) turn_used: Time,
-    /// Since when this process has it, one caller after the other, and how many they were.
+    /// Since when this process holds it, one caller after the other, and the number of these callers.
     pub(super) kept: Option<(Time, u32)>,
 }
 

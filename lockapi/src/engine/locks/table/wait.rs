@@ -36,9 +36,9 @@ pub(super) struct Wait {
     pub(super) turn: u64,
     pub(super) since: Time,
     pub(super) until: Time,
-    /// It is on behalf of owners of work that hold other locks.
+    /// Whether lock owners that hold other locks wait for this one.
     pub(super) holding: bool,
-    /// It is to end.
+    /// Whether an interrupt was requested.
     pub(super) interrupted: bool,
 }
 
@@ -86,7 +86,7 @@ pub(crate) enum WaitOutcome {
 }
 
 impl<W, H: Clone + Default, R> LockTable<W, H, R> {
-    /// Another session holds the lock: those who wait for it do so at the server.
+    /// Another session holds the lock: a session waits for it at the server.
     pub(super) fn contended(&mut self, now: Now<'_>, lock: LockId, effects: &mut Effects<W, H, R>) {
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;
@@ -144,7 +144,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         }
     }
 
-    /// Has sessions that are free wait for the locks whose turn it is.
+    /// Assigns the locks whose turn it is to free sessions.
     pub(super) fn assign(&mut self, now: Now<'_>, effects: &mut Effects<W, H, R>) {
         if self.wanted.is_empty() {
             return;
@@ -342,9 +342,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         }
     }
 
-    /// A session was about to wait for the lock, and saw that somebody who holds it waits for one of
-    /// those `held` by owners that wait for it here. What it saw may have been about to end: a cycle
-    /// is one that is seen twice.
+    /// The deadlock check of a session found that the holder of the lock waits for one of the locks in
+    /// `held`, which owners that wait for it here hold. That wait may have been about to end: a cycle counts
+    /// once it is found twice.
     fn cycle(
         &mut self,
         now: Now<'_>,
