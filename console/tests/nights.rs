@@ -1,4 +1,4 @@
-//! The walk through six nights in `docs/operating.md` works as it is written.
+//! The commands under "Six incidents" in `docs/operating.md` work as they are written.
 
 mod common;
 

@@ -132,7 +132,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
         options: schedule::SchedulerOptions,
     ) -> Result<Arc<dyn Scheduler>>;
 
-    /// Opens the answers to requests with idempotency keys; nothing is sent.
+    /// Opens the stored answers to requests with idempotency keys; nothing is sent.
     fn open_answers(&self) -> Arc<dyn Answers>;
 
     /// Shows holders and waiters; nothing is sent.
@@ -308,7 +308,7 @@ impl dyn Backend + '_ {
         self.open_id_gen(name.into(), options)
     }
 
-    /// Opens the answers to requests with idempotency keys, to which requests are executed once; nothing is sent.
+    /// Opens idempotency keys, with which requests are executed once; nothing is sent.
     ///
     /// # Errors
     /// `Invalid` for options that are outside their limits.

@@ -1,4 +1,4 @@
-//! The locks, atomics and threads of what is woken by hand: those of the standard library.
+//! The locks, atomics and threads of code with wake-ups of its own: those of the standard library.
 //!
 //! With `--cfg shuttle` (`make interleavings`) tests get those of shuttle, whose scheduler decides at each of
 //! them which thread goes on, and reports threads that all wait for ever.

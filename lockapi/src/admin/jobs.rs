@@ -213,14 +213,14 @@ pub struct ListedJob {
     pub started_at: Option<SystemTime>,
     /// When it ended.
     pub ended_at: Option<SystemTime>,
-    /// How long its worker has it still unless it extends; `None` for a job that does not run.
+    /// How long its lease lasts unless it is extended; `None` for a job that does not run.
     pub lease_left: Option<Duration>,
-    /// Who it was last delivered to, in the words of the worker.
+    /// The name of the worker that it was last delivered to.
     pub worker: Option<String>,
     /// Why its last attempt failed, at most 1,000 characters.
     pub error: Option<String>,
-    /// What its handler told last: of the delivery that runs it or has ended it, or, while the job waits for its
-    /// next attempt, of one before.
+    /// The last report of progress: of the delivery that runs it or has ended it, or, while the job waits for
+    /// its next attempt, of an earlier one.
     pub progress: Option<Progress>,
 }
 

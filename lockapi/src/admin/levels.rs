@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// What a rate limit has admitted lately. What it would admit depends on the quota, which programs have and
-/// the database has not.
+/// What a rate limit has admitted lately. What it would admit depends on the quota, which only the programs
+/// know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimitLevel {
@@ -11,7 +11,7 @@ pub struct LimitLevel {
     pub key: String,
     /// How long ago a request was last decided.
     pub decided: Duration,
-    /// By the cell rate algorithm: how long until all that was taken has flowed back.
+    /// By the cell rate algorithm: the time until all permits that were taken are replenished.
     pub backlog: Duration,
     /// The length of its window; `None` without one that counts.
     pub window: Option<Duration>,
@@ -33,7 +33,7 @@ pub struct WorkerNumber {
     pub name: String,
     /// The number.
     pub worker: i64,
-    /// Who has it, in the words of the owner.
+    /// The name that the owner gave itself.
     pub owner: String,
     /// For how long.
     pub held_for: Duration,

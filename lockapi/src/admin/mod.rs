@@ -1,13 +1,12 @@
-//! Seeing who holds and who waits for what, and stepping in.
+//! Shows holders and waiters, and lets an operator act on them.
 //!
-//! An [`Inspector`] reads, an [`Operator`] acts, and what it does is in an audit log. A person with
-//! psql reads the same in the views `lockapi.lock_view`, `wait_view`, `lease_view`, `running_view` and
-//! in the table `lockapi.audit`.
+//! An [`Inspector`] reads, an [`Operator`] acts, and each of its actions is in an audit log. In psql the
+//! views `lockapi.lock_view`, `wait_view`, `lease_view`, `running_view` and the table `lockapi.audit` show
+//! the same.
 //!
-//! An advisory lock is a number of the server. Its name, and since when it is held or waited for, is
-//! noted by the program that uses it, in the background, once that has lasted for half a second: a
-//! lock that is held for less writes nothing, and is shown by its number unless somebody noted its
-//! name before.
+//! To the server an advisory lock is a number. The program that uses it records its name, and since when it
+//! is held or waited for, in the background, once that has lasted for half a second. A lock that is held for
+//! less writes nothing, and is shown by its number unless its name was recorded before.
 //!
 //! ```
 //! # async fn example() -> lockapi::Result<()> {
@@ -111,7 +110,7 @@ pub struct HeldLock {
     pub name: String,
     /// How it is held.
     pub mode: LockMode,
-    /// The program, in its own words; `None` for what is not held by a mutex.
+    /// The name that the program gave itself; `None` if no mutex holds it.
     pub owner: Option<String>,
     /// The application name of the session.
     pub application: Option<String>,
@@ -135,9 +134,9 @@ pub struct HeldLease {
     pub key: String,
     /// 0 of a lease; 1 and more of a permit, -1 of a leader, -2 of a leased mutex.
     pub slot: i64,
-    /// The owner's words about itself.
+    /// The name that the owner gave itself.
     pub owner: String,
-    /// What the holder left for readers.
+    /// The data that the holder stored for readers.
     pub data: String,
     /// The holder's fencing token.
     pub fence: i64,
@@ -157,7 +156,7 @@ pub struct Waiter {
     pub name: String,
     /// The mode it is asked for in, as the server calls it; `None` for a wait within a program.
     pub mode: Option<String>,
-    /// The program, in its own words; `None` for what is not a mutex.
+    /// The name that the program gave itself; `None` if it does not wait for a mutex.
     pub owner: Option<String>,
     /// The application name of the session.
     pub application: Option<String>,
@@ -169,11 +168,11 @@ pub struct Waiter {
     pub statement: Option<String>,
     /// For how long.
     pub waits_for: Option<Duration>,
-    /// The sessions that are in the way.
+    /// The sessions that block it.
     pub blockers: Vec<Blocking>,
 }
 
-/// A session that is in the way of another.
+/// A session that blocks another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Blocking {
@@ -203,13 +202,13 @@ pub struct RunningJob {
     pub queue: String,
     /// What kind it is.
     pub name: String,
-    /// The node that it runs on, in the words of the worker.
+    /// The name that the worker gave itself.
     pub worker: String,
     /// Which attempt it is.
     pub attempt: i64,
     /// For how long.
     pub runs_for: Duration,
-    /// How long the node has it still unless it extends.
+    /// How long its lease lasts unless it is extended.
     pub lease_left: Duration,
 }
 
@@ -228,7 +227,7 @@ pub struct Contention {
     pub waited: Duration,
     /// How often a mutex was passed on within the process, without the server; these are waits too.
     pub hand_overs: u64,
-    /// How often somebody who does not wait was told that it is held.
+    /// How often a call that does not wait found it held.
     pub refusals: u64,
     /// How often it was not granted in time.
     pub timeouts: u64,
@@ -257,7 +256,7 @@ pub struct AuditEntry {
     pub reason: String,
 }
 
-/// A session that was ended.
+/// A session that was terminated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TerminatedSession {
@@ -272,8 +271,8 @@ pub struct TerminatedSession {
 /// Reads who holds and who waits for what.
 ///
 /// # Guarantees
-/// It only reads, on the connection of jobs but for [`contention`](Self::contention). What it answers
-/// was so a moment ago.
+/// It only reads, on the connection of jobs, except for [`contention`](Self::contention). Answers show the
+/// state of a moment ago.
 ///
 /// # Cancel safety
 /// All methods may be dropped at any point.
@@ -290,21 +289,20 @@ pub trait Inspector: Send + Sync + fmt::Debug {
     /// Leases that are held, by namespace and key.
     async fn leases(&self, filter: &Filter) -> Result<Vec<HeldLease>>;
 
-    /// Who waits for which lock and who is in the way, the longest wait first. Waits for leases are
-    /// not listed: they are polls, which the server does not know. In the backend's own namespace these are waits for mutexes;
-    /// [everywhere](Filter::everywhere), for any lock of the server.
+    /// Waiters for locks and the sessions that block them, the longest wait first. Waits for leases are not
+    /// listed: these waiters poll, and the server does not know them. In the backend's own namespace these
+    /// are waits for mutexes; [everywhere](Filter::everywhere), for any lock of the server.
     async fn waiters(&self, filter: &Filter) -> Result<Vec<Waiter>>;
 
-    /// Jobs that run. No index knows them: of [one queue](Filter::queue) the first due ones of each
-    /// priority are looked at, as many as the limit; of all queues the first 50 of each, and as many as
-    /// the limit where at least half of these run.
+    /// Jobs that run. No index contains only these: of [one queue](Filter::queue) the first due jobs of each
+    /// priority are examined, as many as the limit; of all queues the first 50 of each, and as many as the
+    /// limit where at least half of the 50 run.
     async fn running(&self, filter: &Filter) -> Result<Vec<RunningJob>>;
 
-    /// How often locks were not free for the callers of this backend, by key, the longest waited for
-    /// first. It asks nobody: other processes count for themselves, and
-    /// [everywhere](Filter::everywhere) makes no difference. A lock that was always free is not
-    /// counted. Of more than 10,000 keys the least contended are forgotten, but not while a handle of
-    /// theirs is open.
+    /// How often locks were not free for the callers of this backend, by key, the longest waited for first.
+    /// Nothing is sent: each process has counters of its own, and [everywhere](Filter::everywhere) makes no
+    /// difference. A lock that was always free is not counted. Of more than 10,000 keys the least contended
+    /// are forgotten, but not while a handle of theirs is open.
     ///
     /// # Errors
     /// `Invalid` for a filter outside of its limits.
@@ -343,7 +341,7 @@ pub trait Inspector: Send + Sync + fmt::Debug {
     async fn worker_numbers(&self, most: usize) -> Result<Vec<WorkerNumber>>;
 }
 
-/// Takes locks, leases and jobs from others; each act is in the audit log, with its reason.
+/// Takes locks, leases and jobs from other holders; each action is in the audit log, with its reason.
 ///
 /// # Cancel safety
 /// When a method is dropped, its effect may or may not happen.
@@ -355,55 +353,56 @@ pub trait Inspector: Send + Sync + fmt::Debug {
 /// Implemented by this crate; see [`Backend`](crate::Backend#implementing-it).
 #[async_trait]
 pub trait Operator: Send + Sync + fmt::Debug {
-    /// Takes a lease from whoever holds it, and the permits, the leadership and the leased mutex of the
-    /// same key; answers who held them.
+    /// Takes a lease from its holder, and the permits, the leadership and the leased mutex of the same key;
+    /// returns the holders.
     ///
     /// # Guarantees
-    /// It is free at once. The former holder's token is worth nothing from then on: its next renewal
-    /// tells it of the loss, and so does its check-in. After a fail-over, a lease that was not renewed since
-    /// may have another holder, of whom this server has not heard: it is free when the time to live of who asks
-    /// has passed since.
+    /// It is free at once. The former holder's token is no longer valid: its next renewal or check-in returns
+    /// `Lost`. After a fail-over, a lease that was not renewed since may have another holder, unknown to this
+    /// server: it is granted when the time to live that the next caller requests has passed since the
+    /// fail-over.
     async fn release_lease(&self, key: Key, reason: &str) -> Result<Vec<String>>;
 
-    /// Ends the sessions that hold the lock of a mutex, or a person's advisory lock.
+    /// Terminates the sessions that hold the lock of a mutex, or another advisory lock.
     ///
-    /// A session of a backend holds all mutexes of its process: all of them are lost, and the process
-    /// is told. Where the lock is held by a transaction, that is rolled back.
+    /// A session of a backend holds all mutexes of its process: all of them are lost, and the process learns
+    /// of it. If a transaction holds the lock, it is rolled back.
     ///
     /// # Errors
-    /// `Unsupported`, with nothing ended of that role, where the role may not end sessions of another
-    /// (it takes `pg_signal_backend`), and in memory.
+    /// `Unsupported` where this role may not terminate sessions of another role, which requires
+    /// `pg_signal_backend`: no session of that role is terminated. `Unsupported` in memory, too.
     async fn terminate_holder(&self, key: Key, reason: &str) -> Result<Vec<TerminatedSession>>;
 
-    /// Cancels a job, waiting or running; answers whether it was there.
+    /// Cancels a job, waiting or running; returns whether it existed.
     ///
     /// # Errors
     /// `Unavailable` when a transaction has the job locked.
     async fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool>;
 
-    /// Changes a job that waits; answers whether it did. A job that runs, has ended, has expired or is not there is
-    /// left as it is, and so is one whose lease has ended, until its next attempt has failed.
+    /// Changes a job that waits; returns whether it did. A job that runs, has ended, has expired or does not
+    /// exist is not changed; nor is one whose lease has ended, until its next attempt has failed.
     ///
     /// # Guarantees
-    /// Workers that wait are told, and claim a job that is due now at once, as one that was pushed. The job keeps
-    /// its number, its keys, its name, its headers and its attempts. One of a [group](crate::queue::Job::group) that
-    /// is due later leaves its place in the group; in an [ordered](crate::queue::Groups::ordered) queue those that
-    /// were pushed after it wait for it.
+    /// Waiting workers are notified, and claim a job that is due now at once, like one that was pushed. The
+    /// job keeps its number, its keys, its name, its headers and its attempts. One of a
+    /// [group](crate::queue::Job::group) that is due later leaves its place in the group; in an
+    /// [ordered](crate::queue::Groups::ordered) queue those that were pushed after it wait for it.
     ///
     /// # Errors
     /// `Invalid` for an edit of nothing, for what a push refuses, and for fewer attempts than the job has had;
     /// `Unavailable` when a claim or a transaction has the job locked.
     async fn edit_job(&self, queue: &str, id: i64, edit: JobEdit, reason: &str) -> Result<bool>;
 
-    /// Records in the audit log an act that is done by other means, such as a queue that is paused. Call it before the act:
-    /// what was not recorded is not done then.
+    /// Records in the audit log an action that is done by other means, such as pausing a queue. Call it
+    /// before the action, and do nothing if it fails: then no action lacks its record.
     ///
     /// # Errors
     /// `Invalid` for an action that is not 1 to 63 bytes, or a target that is not 1 to 4000.
     async fn record(&self, action: &str, target: &str, reason: &str) -> Result<()>;
 
-    /// Clears the way for the session with this number, until the scope is dropped: who is in its way
-    /// is cancelled, and after a grace period ended. Backend crates wrap it as `with_priority_in`.
+    /// Gives priority to the session with this process ID, until the scope is dropped: the statements of
+    /// sessions that block it are cancelled and, after a grace period, these sessions are terminated. Backend
+    /// crates wrap it as `with_priority_in`.
     ///
     /// # Errors
     /// `Invalid` for times outside of their limits, `Unsupported` in memory.
@@ -418,7 +417,7 @@ pub(crate) fn duration(micros: i64) -> Duration {
     Duration::from_micros(micros.max(0).unsigned_abs())
 }
 
-/// A backend's inspector and operator, of either face, where functions of backend crates take one.
+/// An async or a blocking backend, as functions of backend crates take it.
 pub trait Operated {
     /// The operator of the backend.
     fn as_operator(&self) -> Arc<dyn Operator>;

@@ -1,4 +1,4 @@
-//! What the statements about holds and waits mean.
+//! The model of the statements about holds and waits.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

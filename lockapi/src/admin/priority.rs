@@ -1,4 +1,4 @@
-//! Clearing the way for one session.
+//! Priority for one session over those that block it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 type BlockerFilter = dyn Fn(&Blocker) -> bool + Send + Sync;
 
-/// How the way of a session is cleared.
+/// When and which sessions are signalled that block a session with priority.
 ///
 /// ```
 /// use std::time::Duration;
@@ -37,8 +37,8 @@ pub struct Priority {
 }
 
 impl Priority {
-    /// Clears the way for this reason, which is in the audit log: who has been in the way for a second
-    /// is cancelled, and who is in it 5 s later is ended.
+    /// Priority for this reason, which is in the audit log. The statement of a session that has blocked for a
+    /// second is cancelled; if the session still blocks 5 s later, it is terminated.
     pub fn new(reason: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
@@ -48,30 +48,30 @@ impl Priority {
         }
     }
 
-    /// How long somebody may be in the way before the statement that he runs is cancelled, at most a
-    /// day. Who runs none is not stopped by that.
+    /// How long a session may block before its statement is cancelled, at most a day. A session that is idle
+    /// in its transaction is not affected by a cancel.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// How long after that his session is ended, which rolls his transaction back; at most a day.
+    /// How long after that the session is terminated, which rolls back its transaction; at most a day.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = Some(grace);
         self
     }
 
-    /// Ends no session.
+    /// Terminates no session.
     #[must_use]
     pub fn cancel_only(mut self) -> Self {
         self.grace = None;
         self
     }
 
-    /// Touches only those for whom the answer is true. It is called on threads of the backend and must
-    /// not block.
+    /// Signals only the sessions for which this returns `true`. It is called on threads of the backend and
+    /// must not block.
     #[must_use]
     pub fn filter(mut self, filter: impl Fn(&Blocker) -> bool + Send + Sync + 'static) -> Self {
         self.filter = Arc::new(filter);
@@ -102,19 +102,19 @@ impl fmt::Debug for Priority {
     }
 }
 
-/// What was done to a session that was in the way.
+/// What was done to a session that blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SignalOutcome {
     /// The statement that it ran was cancelled.
     Cancelled,
-    /// It was ended.
+    /// The session was terminated.
     Terminated,
-    /// The role may not touch it: it takes `pg_signal_backend`.
+    /// The role may not signal it: that requires `pg_signal_backend`.
     Refused,
 }
 
-/// A session that was in the way, as it was when something was done to it.
+/// A session that blocked, as it was when it was signalled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SignalledBlocker {
@@ -124,18 +124,18 @@ pub struct SignalledBlocker {
     pub blocker: Blocker,
 }
 
-/// What was done to clear the way of a session, in its order.
+/// What was done for a session with priority, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// Who was signalled.
+    /// The sessions that were signalled.
     pub signalled: Vec<SignalledBlocker>,
-    /// The latest reason why nobody could look, if there was one.
+    /// The latest error of reading the blocking sessions, if there was one.
     pub error: Option<String>,
 }
 
-/// Clears the way of a session until it is [finished](Self::finish) or dropped.
-#[must_use = "the way is cleared until it is dropped"]
+/// Gives a session priority until it is [finished](Self::finish) or dropped.
+#[must_use = "priority ends when it is dropped"]
 pub struct PriorityScope {
     pub(crate) shared: Arc<Shared>,
 }
@@ -187,7 +187,8 @@ impl Shared {
 }
 
 impl PriorityScope {
-    /// Ends it, and tells who was signalled, also in the last moment: it waits for what is under way.
+    /// Ends it, and returns which sessions were signalled. It waits for a statement that is under way, and so
+    /// includes what that signals.
     ///
     /// # Cancel safety
     /// When dropped, the scope has ended.
@@ -207,7 +208,7 @@ impl PriorityScope {
     }
 
     /// As [`finish`](Self::finish), and blocks the calling thread.
-    #[must_use = "it says who was signalled; a scope that is dropped ends as well"]
+    #[must_use = "it returns which sessions were signalled; dropping the scope ends it, too"]
     pub fn finish_blocking(self) -> Report {
         block_on(self.finish())
     }

@@ -87,8 +87,8 @@ impl Election {
 
     /// Waits until it is the leader and runs `work`; it resigns when `work` ends or panics.
     ///
-    /// Blocking work cannot be stopped when the term ends; let it look at
-    /// [`LeaseGuard::is_lost`] between its steps.
+    /// Blocking work cannot be stopped when the term ends; let it check [`LeaseGuard::is_lost`] between its
+    /// steps.
     ///
     /// # Errors
     /// Those of `work`. `Lost` when the term ended before `work` succeeded; otherwise as for
@@ -102,12 +102,12 @@ impl Election {
         held_throughout("lead", Some(outcome), term.release())
     }
 
-    /// Leads whenever it can until it is told to [stop](Stop), and then answers `None`; see
+    /// Leads whenever it can until it is [stopped](Stop), and then returns `None`; see
     /// [`Election::lead_until`](crate::Election#method.lead_until).
     ///
-    /// Blocking work is not interrupted: let it look at [`LeaseGuard::is_lost`] and at
-    /// [`Stop::is_stopped`] between its steps, which knows of [`Stop::stop`] and not of a future. What
-    /// it answers counts unless the term had ended before; then it is run again.
+    /// Blocking work is not interrupted: let it check [`LeaseGuard::is_lost`] and [`Stop::is_stopped`]
+    /// between its steps; the latter is set by [`Stop::stop`], but not by a future. Its result is returned
+    /// unless the term had ended before; then it is run again.
     ///
     /// # Errors
     /// As for the async method.
@@ -135,7 +135,8 @@ impl Election {
 pub struct Observer(Box<dyn crate::Observer>);
 
 impl Observer {
-    /// Answers the leader: at first at once, then whenever it is another one, or none any more.
+    /// Returns the leader: at once on the first call, then whenever it has changed, or there is none any
+    /// more.
     ///
     /// # Errors
     /// As for [`Observer::next`](crate::Observer::next).

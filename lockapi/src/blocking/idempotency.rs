@@ -33,7 +33,7 @@ impl From<idempotency::Idempotency> for Idempotency {
     }
 }
 
-/// What a request with a key is; see [`idempotency::Begun`].
+/// The state of a request with a key; see [`idempotency::Begun`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Begun {
@@ -41,7 +41,7 @@ pub enum Begun {
     Execute(Execution),
     /// It was answered already, with this.
     Replay(Vec<u8>),
-    /// The same request is worked on.
+    /// The same request is being executed.
     InProgress,
     /// The key belongs to another request.
     Mismatch,
@@ -67,7 +67,7 @@ impl Idempotency {
         block_on(self.0.begin(key, request)).map(Begun::from)
     }
 
-    /// As [`begin`](Self::begin), and waits for at most `timeout` while the same request is worked on.
+    /// As [`begin`](Self::begin), and waits for at most `timeout` while the same request is being executed.
     ///
     /// # Errors
     /// As for [`begin`](Self::begin).

@@ -61,8 +61,8 @@ impl Lease {
 
     /// Runs `work` while holding the lease; `None`, without running it, when another holds it.
     ///
-    /// Blocking work cannot be stopped when the lease is lost; let it look at
-    /// [`LeaseGuard::is_lost`] between its steps. It is released also when `work` panics.
+    /// Blocking work cannot be stopped when the lease is lost; let it check [`LeaseGuard::is_lost`] between
+    /// its steps. It is released also when `work` panics.
     ///
     /// # Errors
     /// Those of `work`. `Lost` when the lease was lost before `work` succeeded; otherwise as for
@@ -116,7 +116,7 @@ impl LeaseGuard {
         self.0.fence()
     }
 
-    /// How long it is surely still held, by the local clock; zero when lost.
+    /// The time for which it is certainly still held, by the local clock; zero if lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.0.remaining()
@@ -133,7 +133,7 @@ impl LeaseGuard {
         block_on(self.0.lost());
     }
 
-    /// Prolongs it by its time to live from now.
+    /// Extends it to its time to live from now.
     ///
     /// # Errors
     /// As for [`LeaseGuard::renew`](crate::LeaseGuard::renew).

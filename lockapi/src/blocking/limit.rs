@@ -54,7 +54,7 @@ impl RateLimiter {
         self.check_cost(key, 1)
     }
 
-    /// Takes `cost` permits if they are there.
+    /// Takes `cost` permits if they are available.
     ///
     /// # Errors
     /// As for [`RateLimiter::check_cost`](crate::RateLimiter#method.check_cost).
@@ -63,7 +63,7 @@ impl RateLimiter {
         block_on(self.0.check_cost(key, cost))
     }
 
-    /// Decides each of several requests for itself, in one round trip.
+    /// Decides several requests separately, in one round trip.
     ///
     /// # Errors
     /// As for [`RateLimiter::check_each`](crate::RateLimiter::check_each).
@@ -71,7 +71,7 @@ impl RateLimiter {
         block_on(self.0.check_each(requests))
     }
 
-    /// Takes of several limits at once, of all or of none.
+    /// Takes permits of several limits together, all or none.
     ///
     /// # Errors
     /// As for [`RateLimiter::check_all`](crate::RateLimiter::check_all).
@@ -79,7 +79,7 @@ impl RateLimiter {
         block_on(self.0.check_all(requests))
     }
 
-    /// What would be decided now; takes nothing.
+    /// Returns what would be decided now; takes nothing.
     ///
     /// # Errors
     /// As for [`RateLimiter::peek`](crate::RateLimiter::peek).
@@ -108,7 +108,7 @@ impl RateLimiter {
         Ok(block_on(self.0.reserve(request, ttl))?.map(Reservation))
     }
 
-    /// Gives back what was taken for a decision.
+    /// Gives back the permits of a decision.
     ///
     /// # Errors
     /// As for [`RateLimiter::refund`](crate::RateLimiter::refund).
@@ -116,7 +116,7 @@ impl RateLimiter {
         block_on(self.0.refund(decision))
     }
 
-    /// Forgets all about a key.
+    /// Deletes the state of a key.
     ///
     /// # Errors
     /// As for [`RateLimiter::reset`](crate::RateLimiter::reset).
@@ -124,7 +124,7 @@ impl RateLimiter {
         block_on(self.0.reset(&key.into()))
     }
 
-    /// Refuses everything of a key for `time`; zero ends that.
+    /// Refuses all calls for a key for `time`; zero ends that.
     ///
     /// # Errors
     /// As for [`RateLimiter::block`](crate::RateLimiter::block).
@@ -140,7 +140,7 @@ impl RateLimiter {
         self.0.permits(request).map(Permits)
     }
 
-    /// Takes of limits in a transaction of the caller; see
+    /// Takes permits in a transaction of the caller; see
     /// [`RateLimiter::check_all_in`](../limit/trait.RateLimiter.html#method.check_all_in).
     ///
     /// # Errors
@@ -153,7 +153,7 @@ impl RateLimiter {
         self.0.check_all_in(connection, requests)
     }
 
-    /// Deletes rows of the database that have been idle for a minute, at most 1,000; tells how many.
+    /// Deletes rows of the database that have been idle for a minute, at most 1,000; returns how many.
     ///
     /// # Errors
     /// As for [`RateLimiter::sweep`](crate::RateLimiter::sweep).
@@ -195,14 +195,13 @@ impl Reservation {
 pub struct Permits(Arc<dyn crate::Permits>);
 
 impl Permits {
-    /// Takes one permit of the block at hand, without asking the database; `false` when there is
-    /// none.
+    /// Takes one permit of the current block, without a query to the database; `false` when there is none.
     #[must_use]
     pub fn try_now(&self) -> bool {
         self.0.try_now()
     }
 
-    /// Takes one permit, asking for a new block when there is none at hand; `false` when the database
+    /// Takes one permit, and requests a new block when the current one is used up; `false` when the database
     /// refuses.
     ///
     /// # Errors
@@ -215,7 +214,7 @@ impl Permits {
         block_on(self.0.take())
     }
 
-    /// Gives back what is left.
+    /// Gives back the unused permits.
     ///
     /// # Errors
     /// As for [`Permits::give_back`](crate::Permits::give_back).

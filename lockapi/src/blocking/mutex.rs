@@ -34,7 +34,7 @@ impl Mutex {
         self.0.namespace()
     }
 
-    /// Whether it is a lease and not the lock of a session.
+    /// Whether it is a lease instead of a session lock.
     #[must_use]
     pub fn is_leased(&self) -> bool {
         self.0.is_leased()
@@ -71,7 +71,7 @@ impl Mutex {
         self.0.lock_in(connection, timeout)
     }
 
-    /// Locks if that is possible at once; `None` when it is held.
+    /// Tries to lock it without waiting; `None` if it is held.
     ///
     /// # Errors
     /// As for [`Mutex::try_lock`](crate::Mutex::try_lock).
@@ -97,8 +97,8 @@ impl Mutex {
 
     /// Runs `work` while holding the lock; `None`, without running it, when another holds it.
     ///
-    /// Blocking work cannot be stopped when the lock is lost; let it look at
-    /// [`MutexGuard::is_lost`] between its steps. The lock is released also when `work` panics.
+    /// Blocking work cannot be stopped when the lock is lost; let it check [`MutexGuard::is_lost`] between
+    /// its steps. The lock is released also when `work` panics.
     ///
     /// # Errors
     /// Those of `work`. `Lost` when the lock was lost before `work` succeeded; otherwise as for

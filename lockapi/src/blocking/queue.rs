@@ -42,7 +42,7 @@ impl Queue {
         self.0.options()
     }
 
-    /// The queue of the async face, which it is made of.
+    /// The async queue that it wraps.
     #[must_use]
     pub fn inner(&self) -> &Arc<dyn crate::Queue> {
         &self.0
@@ -102,7 +102,7 @@ impl Queue {
         block_on(self.0.settle(ticket, outcome))
     }
 
-    /// Tells whether a delivery is still the latest of its job; see
+    /// Reports whether a delivery is still the latest of its job; see
     /// [`Queue::delivery_state`](crate::Queue::delivery_state).
     ///
     /// # Errors
@@ -111,7 +111,7 @@ impl Queue {
         block_on(self.0.delivery_state(ticket))
     }
 
-    /// Tells that work on a delivery begins; see [`Queue::begin`](crate::Queue::begin).
+    /// Marks the start of work on a delivery; see [`Queue::begin`](crate::Queue::begin).
     #[must_use]
     pub fn begin(&self, ticket: Ticket) -> bool {
         self.0.begin(ticket)
@@ -137,7 +137,7 @@ impl Queue {
         self.0.now()
     }
 
-    /// Stops giving out jobs.
+    /// Stops delivering jobs, until it is resumed.
     ///
     /// # Errors
     /// As for [`Queue::pause`](crate::Queue#method.pause).
@@ -145,7 +145,7 @@ impl Queue {
         block_on(self.0.pause())
     }
 
-    /// Stops giving out jobs for a time.
+    /// Stops delivering jobs for a time.
     ///
     /// # Errors
     /// As for [`Queue::pause_for`](crate::Queue#method.pause_for).
@@ -153,7 +153,7 @@ impl Queue {
         block_on(self.0.pause_for(time))
     }
 
-    /// Gives out jobs again.
+    /// Delivers jobs again.
     ///
     /// # Errors
     /// As for [`Queue::resume`](crate::Queue#method.resume).
@@ -186,7 +186,7 @@ impl Queue {
         block_on(self.0.cancel(ids))
     }
 
-    /// Deletes all jobs that wait, and answers how many.
+    /// Deletes all jobs that wait, and returns how many.
     ///
     /// # Errors
     /// As for [`Queue::purge`](crate::Queue::purge).
@@ -202,7 +202,7 @@ impl Queue {
         block_on(self.0.statistics())
     }
 
-    /// Tells which jobs wait that have none of these names; see
+    /// Lists the jobs that wait and have none of these names; see
     /// [`Queue::unhandled`](crate::Queue::unhandled).
     ///
     /// # Errors
@@ -294,7 +294,7 @@ impl Delivery {
         block_on(self.0.lost());
     }
 
-    /// Tells that the job is done.
+    /// Completes the job.
     ///
     /// # Errors
     /// As for [`Delivery::ack`](crate::queue::Delivery::ack).
@@ -302,7 +302,7 @@ impl Delivery {
         block_on(self.0.ack())
     }
 
-    /// Tells that it failed; see [`Delivery::nack`](crate::queue::Delivery::nack).
+    /// Fails it; see [`Delivery::nack`](crate::queue::Delivery::nack).
     ///
     /// # Errors
     /// As for the async method.
@@ -310,7 +310,7 @@ impl Delivery {
         block_on(self.0.nack(error, after))
     }
 
-    /// Tells that it failed and is not to be tried again.
+    /// Fails it for good, without another attempt.
     ///
     /// # Errors
     /// As for [`Delivery::reject`](crate::queue::Delivery::reject).
@@ -318,7 +318,7 @@ impl Delivery {
         block_on(self.0.reject(error))
     }
 
-    /// Puts it off; see [`Delivery::snooze`](crate::queue::Delivery::snooze).
+    /// Postpones it; see [`Delivery::snooze`](crate::queue::Delivery::snooze).
     ///
     /// # Errors
     /// As for the async method.
@@ -326,7 +326,7 @@ impl Delivery {
         block_on(self.0.snooze(time))
     }
 
-    /// Gives it back unfinished.
+    /// Releases it.
     ///
     /// # Errors
     /// As for [`Delivery::release`](crate::queue::Delivery::release).
@@ -334,7 +334,7 @@ impl Delivery {
         block_on(self.0.release())
     }
 
-    /// Keeps it for `lease` from now.
+    /// Extends its lease to `lease` from now.
     ///
     /// # Errors
     /// As for [`Delivery::extend`](crate::queue::Delivery::extend).

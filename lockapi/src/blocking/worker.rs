@@ -23,12 +23,12 @@ use crate::worker::{
     Work, WorkerOptions, decode, panicked,
 };
 
-/// Does the jobs of a queue with handlers that block, each on a thread of its own; see
-/// [`worker::Worker`], whose guarantees it shares.
+/// Runs the jobs of a queue with handlers that block, each on a thread of its own; see [`worker::Worker`],
+/// whose guarantees it shares.
 ///
-/// A thread cannot be stopped. A handler whose time has run out, or whose delivery was lost, is told
-/// by [`Context::is_lost`]; its answer does not count any more, and its place is taken until it
-/// returns.
+/// A thread cannot be stopped. A handler whose time limit has expired, or whose delivery was lost, learns of
+/// it from [`Context::is_lost`]; its result does not count any more, and it counts for the concurrency until
+/// it returns.
 ///
 /// ```
 /// use lockapi::{Stop, blocking, memory::Database, queue::Job};
@@ -67,7 +67,7 @@ impl Worker {
         }
     }
 
-    /// Has jobs of this name done by `handler`, which is given the payload and the job's context.
+    /// Runs jobs of this name with `handler`, which gets the payload and the job's context.
     pub fn handle<T, F>(self, name: impl Into<String>, handler: F) -> Self
     where
         T: DeserializeOwned,
@@ -92,7 +92,7 @@ impl Worker {
         self.with(|inner| inner.begin_with(name.into(), begin, Some(options)))
     }
 
-    /// Has jobs of all other names done by `handler`, instead of leaving them to other workers.
+    /// Runs jobs of all other names with `handler`, instead of leaving them to other workers.
     pub fn fallback<F>(self, handler: F) -> Self
     where
         F: Fn(Context) -> Result<(), Failed> + Send + Sync + 'static,
@@ -101,7 +101,7 @@ impl Worker {
         self.with(|inner| inner.fall_back_to(begin))
     }
 
-    /// Has jobs of a [kind](JobKind) done by `handler`; see [`worker::Worker::handle_kind`].
+    /// Runs jobs of a [kind](JobKind) with `handler`; see [`worker::Worker::handle_kind`].
     pub fn handle_kind<K, F>(self, handler: F) -> Self
     where
         K: JobKind,
@@ -110,7 +110,7 @@ impl Worker {
         self.handle(K::NAME, handler)
     }
 
-    /// Has jobs of this name done by `handler`, many in one call, on one thread; see
+    /// Runs jobs of this name with `handler`, many in one call, on one thread; see
     /// [`worker::Worker::handle_batch`].
     ///
     /// With [layers](Self::layer) each of its jobs has a thread of its own for them, which waits for its
@@ -125,12 +125,12 @@ impl Worker {
         T: DeserializeOwned + Send + 'static,
         F: Fn(Vec<(T, BatchJob)>) -> Result<(), Failed> + Send + Sync + 'static,
     {
-        let open = worker::open(&options, self.called(handler));
+        let open = worker::open(&options, self.start_on_thread(handler));
         let around = self.around();
         self.with(|inner| inner.open_with(name.into(), options, open, Some(around)))
     }
 
-    /// Has `layer` run around each attempt of all handlers, on the thread of the handler; see
+    /// Runs `layer` around each attempt of all handlers, on the thread of the handler; see
     /// [`worker::Worker::layer`].
     ///
     /// ```
@@ -155,7 +155,7 @@ impl Worker {
         self
     }
 
-    /// Hands a value to all handlers, which find it by its type: [`Context::data`].
+    /// Passes a value to all handlers, which get it by its type: [`Context::data`].
     pub fn data<D: Send + Sync + 'static>(self, data: D) -> Self {
         self.with(|inner| inner.data(data))
     }
@@ -175,12 +175,13 @@ impl Worker {
         self.with(|inner| inner.share(handlers, weight))
     }
 
-    /// How many jobs are claimed ahead at most; see [`worker::Worker::prefetch`].
+    /// The maximum number of jobs that are claimed beyond those that can begin at once; see
+    /// [`worker::Worker::prefetch`].
     pub fn prefetch(self, jobs: usize) -> Self {
         self.with(|inner| inner.prefetch(jobs))
     }
 
-    /// How long a job stays with a worker that died; see [`worker::Worker::lease`].
+    /// How long a job stays with a dead worker; see [`worker::Worker::lease`].
     pub fn lease(self, lease: Duration) -> Self {
         self.with(|inner| inner.lease(lease))
     }
@@ -190,12 +191,12 @@ impl Worker {
         self.with(|inner| inner.name(name))
     }
 
-    /// How often it looks at an empty queue; see [`worker::Worker::poll`].
+    /// How often it polls an empty queue; see [`worker::Worker::poll`].
     pub fn poll(self, every: Duration) -> Self {
         self.with(|inner| inner.poll(every))
     }
 
-    /// How long handlers may go on when it is told to stop; see [`worker::Worker::grace`].
+    /// How long handlers may continue after it was stopped; see [`worker::Worker::grace`].
     pub fn grace(self, time: Duration) -> Self {
         self.with(|inner| inner.grace(time))
     }
@@ -205,7 +206,7 @@ impl Worker {
         self.with(|inner| inner.observe(observer))
     }
 
-    /// Works until it is told to [stop](Stop), and answers what was done; see [`worker::Worker::run`].
+    /// Runs until it is [stopped](Stop), and returns a summary; see [`worker::Worker::run`].
     ///
     /// It returns at the latest after the time of [`grace`](Self::grace) and what the server takes to
     /// answer, although handlers that did not stop may still run on their threads.
@@ -218,7 +219,7 @@ impl Worker {
         block_on(self.inner.run(stop.into()))
     }
 
-    /// Does what there is to do, and answers what was done; see [`worker::Worker::run_until_idle`].
+    /// Runs the jobs that are due, and returns a summary; see [`worker::Worker::run_until_idle`].
     ///
     /// # Errors
     /// As for the async method.
@@ -265,8 +266,8 @@ impl Worker {
         })
     }
 
-    /// Calls a handler of batches on a thread.
-    fn called<T, F>(&self, handler: F) -> Start<T>
+    /// Starts a handler of batches on a thread.
+    fn start_on_thread<T, F>(&self, handler: F) -> Start<T>
     where
         T: Send + 'static,
         F: Fn(Vec<(T, BatchJob)>) -> Result<(), Failed> + Send + Sync + 'static,
@@ -358,22 +359,22 @@ where
     move |payload, context| handler(payload, context).map_err(Into::into)
 }
 
-/// The delivery that a handler works on, and whether it still should; see [`worker::Context`].
+/// The delivery that a handler works on, and whether it should continue; see [`worker::Context`].
 #[derive(Clone, Debug)]
 pub struct Context(worker::Context);
 
 impl Context {
-    /// What the worker was [given](Worker::data); see [`worker::Context::data`].
+    /// A value that was [passed](Worker::data) to the worker; see [`worker::Context::data`].
     ///
     /// # Panics
-    /// When it was given nothing of this type.
+    /// If no value of this type was passed.
     #[must_use]
     pub fn data<D: Send + Sync + 'static>(&self) -> &D {
         self.0.data()
     }
 
-    /// Whether nobody waits for the handler's answer any more: its delivery was lost, its time ran
-    /// out, or the worker has ended. A handler that takes long should look now and then.
+    /// Whether the handler's result is not used any more: its delivery was lost, its time limit has expired,
+    /// or the worker has ended. A long handler should check it repeatedly.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.0.is_lost()
@@ -412,7 +413,7 @@ impl BatchJob {
         Self { inner, context }
     }
 
-    /// Says what came of this job, which counts at once: the call may go on with the others.
+    /// Answers this job, which takes effect at once: the call may go on with the others.
     pub fn answer(self, answer: Result<(), Failed>) {
         self.inner.answer(answer);
     }

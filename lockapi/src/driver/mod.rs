@@ -1,8 +1,8 @@
 //! What a database driver implements, and what it exchanges with this crate.
 //!
-//! Everything that a primitive does to the database is one constant SQL statement over arrays. A driver
-//! only has to run a [`Call`]: send [`Value`]s, read [`Value`]s back, and say how a failure looks. See [`Connector`] for what a
-//! backend crate implements.
+//! Everything that a primitive does to the database is one constant SQL statement over arrays. A driver only
+//! has to run a [`Call`]: send [`Value`]s, read [`Value`]s back, and describe a failure. See [`Connector`]
+//! for what a backend crate implements.
 
 pub(crate) mod call;
 pub(crate) mod columns;

@@ -14,12 +14,12 @@ use crate::memory::ModelState;
 
 const TERMINATE: Script = Script::Run(include_str!("terminate.sql"));
 
-/// A connection that goes back to where it came from when it is dropped, as it was.
+/// A connection of a pool, which is returned as it was when this is dropped.
 ///
 /// # Guarantees
-/// What the next user gets holds no lock of this library, listens to nothing of it, has no
-/// transaction open and has the settings that it had before; or its session has ended. Behind a transaction-pooling proxy the
-/// session is another's and is left alone.
+/// The next user gets a connection that holds no lock of this library, does not listen on its channel, has no
+/// open transaction and has its original settings; or its session has ended. Behind a transaction-pooling
+/// proxy the session belongs to other clients, and is not changed.
 pub struct BorrowedConnection<N: BlockingListener> {
     connection: N,
     before: Option<Settings>,

@@ -1,4 +1,4 @@
-//! What the handles of a backend share, and how it is closed.
+//! The state that the handles of a backend share, and how it is closed.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

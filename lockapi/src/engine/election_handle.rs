@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
-use super::leases::What;
+use super::leases::RequestedSlots;
 use super::notifier::Subscription;
 use super::slots::Slots;
 use crate::election::{Election, Observer, topic};
@@ -16,7 +16,7 @@ use crate::key::Key;
 use crate::lease::{Holder, LeaseGuard, slot};
 use crate::wait::unless;
 
-const THIS: What = What::Slot(slot::LEADER);
+const THIS: RequestedSlots = RequestedSlots::Slot(slot::LEADER);
 
 /// The longest pause between two looks of an observer, without and with notifications.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));

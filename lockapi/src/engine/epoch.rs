@@ -1,4 +1,4 @@
-//! Epochs: what a server begins that took over from another.
+//! Epochs: a server that takes over from another begins one.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};

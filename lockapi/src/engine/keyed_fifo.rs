@@ -23,8 +23,8 @@ struct Queue {
     length: usize,
 }
 
-/// A place in a queue, until this is dropped.
-pub(crate) struct Place<'a, K: Eq + Hash> {
+/// A position in a queue, until this is dropped.
+pub(crate) struct Position<'a, K: Eq + Hash> {
     fifo: &'a KeyedFifo<K>,
     key: K,
     first: Arc<Semaphore>,
@@ -45,18 +45,18 @@ impl<K: Clone + Eq + Hash> KeyedFifo<K> {
         !self.lock().queues.contains_key(key)
     }
 
-    /// Takes the last place for a key.
-    pub(crate) fn join(&self, key: K) -> Place<'_, K> {
-        self.place(self.lock(), key)
+    /// Joins the queue of a key at its end.
+    pub(crate) fn join(&self, key: K) -> Position<'_, K> {
+        self.position(self.lock(), key)
     }
 
     /// The same, unless this number of callers wait already, for any key.
-    pub(crate) fn try_join(&self, key: K, most: usize) -> Option<Place<'_, K>> {
+    pub(crate) fn try_join(&self, key: K, most: usize) -> Option<Position<'_, K>> {
         let state = self.lock();
-        (state.waiting < most).then(|| self.place(state, key))
+        (state.waiting < most).then(|| self.position(state, key))
     }
 
-    fn place(&self, mut state: MutexGuard<'_, State<K>>, key: K) -> Place<'_, K> {
+    fn position(&self, mut state: MutexGuard<'_, State<K>>, key: K) -> Position<'_, K> {
         state.waiting += 1;
         let queue = state.queues.entry(key.clone()).or_insert_with(|| Queue {
             first: Arc::new(Semaphore::new(1)),
@@ -64,7 +64,7 @@ impl<K: Clone + Eq + Hash> KeyedFifo<K> {
         });
         queue.length += 1;
         let first = Arc::clone(&queue.first);
-        Place {
+        Position {
             fifo: self,
             key,
             first,
@@ -78,7 +78,7 @@ impl<K> KeyedFifo<K> {
     }
 }
 
-impl<K: Eq + Hash> Place<'_, K> {
+impl<K: Eq + Hash> Position<'_, K> {
     /// Runs `work` once everybody who came before has left.
     pub(crate) async fn first<T>(&self, work: impl Future<Output = T>) -> T {
         // It is never closed: that would let everybody in at once.
@@ -87,7 +87,7 @@ impl<K: Eq + Hash> Place<'_, K> {
     }
 }
 
-impl<K: Eq + Hash> Drop for Place<'_, K> {
+impl<K: Eq + Hash> Drop for Position<'_, K> {
     fn drop(&mut self) {
         let mut state = self.fifo.lock();
         state.waiting -= 1;

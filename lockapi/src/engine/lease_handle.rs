@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::leases::What;
+use super::leases::RequestedSlots;
 use super::slots::Slots;
 use crate::error::Result;
 use crate::key::Key;
 use crate::lease::{Holder, Lease, LeaseGuard, slot};
 
-const THIS: What = What::Slot(slot::LEASE);
+const THIS: RequestedSlots = RequestedSlots::Slot(slot::LEASE);
 
 pub(super) struct LeaseHandle(pub(super) Slots);
 

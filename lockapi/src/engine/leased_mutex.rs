@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::leases::What;
+use super::leases::RequestedSlots;
 use super::slots::Slots;
 use crate::error::Result;
 use crate::fence::Fence;
@@ -14,7 +14,7 @@ use crate::key::Key;
 use crate::lease::{LeaseGuard, slot};
 use crate::mutex::{LockOwner, Mutex, MutexGuard};
 
-const THIS: What = What::Slot(slot::MUTEX);
+const THIS: RequestedSlots = RequestedSlots::Slot(slot::MUTEX);
 
 pub(super) struct LeasedMutexHandle(pub(super) Slots);
 

@@ -1,4 +1,4 @@
-//! Hearing of notifications: one listener for all in the process who wait for some.
+//! Receives notifications: one listener for all subscribers of a process.
 //!
 //! It saves them waiting until they look the next time. Nothing may depend on it: a notification
 //! that is sent while the listener is away is not heard.

@@ -1,4 +1,4 @@
-//! Telling other sessions that something has happened, and hearing of it.
+//! Sending notifications to other sessions, and reading those that arrive.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

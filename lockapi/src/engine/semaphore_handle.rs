@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::leases::What;
+use super::leases::RequestedSlots;
 use super::slots::Slots;
 use crate::error::Result;
 use crate::key::Key;
@@ -18,10 +18,10 @@ pub(super) struct SemaphoreHandle {
 }
 
 impl SemaphoreHandle {
-    fn what(&self, operation: &'static str, count: u32) -> Result<What> {
+    fn what(&self, operation: &'static str, count: u32) -> Result<RequestedSlots> {
         let count = check_permits(count, self.permits)
             .map_err(|error| error.during(operation).on(self.slots.key()))?;
-        Ok(What::Permits {
+        Ok(RequestedSlots::Permits {
             permits: self.permits.into(),
             count,
         })

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::Core;
 use super::batcher::ended;
 use super::contention::ContentionCounter;
-use super::leases::{AcquireRequest, Claim, Granted, Refused, What};
+use super::leases::{AcquireRequest, Claim, Granted, Refused, RequestedSlots};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::{Fence, Proof};
 use crate::key::Key;
@@ -26,7 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// How often a grant may come too late before a waiting caller gets an error.
 const TRIES: u32 = 3;
 
-/// Slots of a key, in the hands of a caller.
+/// A handle on the slots of a key.
 pub(super) struct Slots(Arc<Handle>);
 
 impl Clone for Slots {
@@ -44,7 +44,7 @@ struct Handle {
 }
 
 impl Handle {
-    fn subject(&self, what: What) -> Subject<'_> {
+    fn subject(&self, what: RequestedSlots) -> Subject<'_> {
         self.core.subject(what.kind(), &self.key)
     }
 }
@@ -52,7 +52,7 @@ impl Handle {
 type Attempt = Result<Granted>;
 
 impl Slots {
-    /// `primitive` is what errors tell.
+    /// Errors name the `primitive`.
     pub(super) fn open(
         core: &Arc<Core>,
         primitive: &'static str,
@@ -86,7 +86,7 @@ impl Slots {
     pub(super) async fn try_acquire(
         &self,
         operation: &'static str,
-        what: What,
+        what: RequestedSlots,
     ) -> Result<Option<Box<dyn LeaseGuard>>> {
         let trying = self.try_for(operation, what);
         self.acquiring(operation, what, trying).await
@@ -95,7 +95,7 @@ impl Slots {
     pub(super) async fn acquire(
         &self,
         operation: &'static str,
-        what: What,
+        what: RequestedSlots,
     ) -> Result<Box<dyn LeaseGuard>> {
         let waiting = self.wait_for(operation, what);
         self.acquiring(operation, what, waiting).await
@@ -104,7 +104,7 @@ impl Slots {
     pub(super) async fn acquire_timeout(
         &self,
         operation: &'static str,
-        what: What,
+        what: RequestedSlots,
         timeout: Duration,
     ) -> Result<Box<dyn LeaseGuard>> {
         let (once, waiting) = (
@@ -119,7 +119,7 @@ impl Slots {
     pub(super) fn acquiring<T: Answer>(
         &self,
         operation: &'static str,
-        what: What,
+        what: RequestedSlots,
         work: impl Future<Output = Result<T>>,
     ) -> impl Future<Output = Result<T>> {
         telemetry::acquiring(self.0.subject(what), operation, work)
@@ -129,7 +129,7 @@ impl Slots {
     pub(super) async fn try_for(
         &self,
         operation: &'static str,
-        what: What,
+        what: RequestedSlots,
     ) -> Result<Option<Box<dyn LeaseGuard>>> {
         let since = Stamp::take(&self.0.core.connections.timer);
         let attempt = self.attempt(operation, what, 1).await?;
@@ -143,7 +143,7 @@ impl Slots {
     pub(super) async fn wait_for(
         &self,
         operation: &'static str,
-        what: What,
+        what: RequestedSlots,
     ) -> Result<Box<dyn LeaseGuard>> {
         let since = Stamp::take(&self.0.core.connections.timer);
         let waiting = &self.0.core.leases.waiting;
@@ -199,8 +199,13 @@ impl Slots {
         }
     }
 
-    /// Asks until it is granted, or refused because others hold it.
-    async fn attempt(&self, operation: &'static str, what: What, mut tries: u32) -> Attempt {
+    /// Requests the slots until they are granted, or refused because others hold them.
+    async fn attempt(
+        &self,
+        operation: &'static str,
+        what: RequestedSlots,
+        mut tries: u32,
+    ) -> Attempt {
         let Handle {
             core,
             key,
@@ -247,7 +252,7 @@ impl Slots {
     async fn wait(
         &self,
         operation: &'static str,
-        what: What,
+        what: RequestedSlots,
         since: Stamp,
     ) -> Result<Box<dyn LeaseGuard>> {
         let core = &self.0.core;
@@ -266,7 +271,7 @@ impl Slots {
         }
     }
 
-    fn guard(&self, claim: Claim, what: What, since: Stamp) -> Box<dyn LeaseGuard> {
+    fn guard(&self, claim: Claim, what: RequestedSlots, since: Stamp) -> Box<dyn LeaseGuard> {
         Box::new(Guard {
             held: telemetry::granted(self.0.subject(what), since, &claim.hold),
             claim,
@@ -276,10 +281,10 @@ impl Slots {
 }
 
 /// Those who want the same slots stand in one line.
-fn first(what: What) -> i64 {
+fn first(what: RequestedSlots) -> i64 {
     match what {
-        What::Slot(slot) => slot,
-        What::Permits { .. } => 1,
+        RequestedSlots::Slot(slot) => slot,
+        RequestedSlots::Permits { .. } => 1,
     }
 }
 

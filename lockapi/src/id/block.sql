@@ -1,9 +1,10 @@
 -- Allocates blocks of consecutive ids.
 --
--- Promises: no id is allocated twice. The ids of a name start at 1 and have no gap between blocks, except those that a process has allocated and not used, and those that are left out in an epoch that is not the
--- first: 2^24 for each second between the beginning of the epoch in which ids of the name were last allocated
--- and that of this one, because some may have been allocated without the server's knowledge. NULL if the
--- numbers are exhausted. A request that is repeated allocates another block.
+-- Promises: no id is allocated twice. The ids of a name start at 1 and have no gaps, except ids that a process has
+-- allocated and not used, and ids that are skipped in an epoch that is not the first: 2^24 for each second between
+-- the beginning of the epoch in which ids of the name were last allocated and that of this one, because some may have
+-- been allocated without the server's knowledge. NULL if the numbers are exhausted. A request that is repeated
+-- allocates another block.
 -- Index: the primary keys of id_block and epoch; no indexed column changes, so the update is HOT.
 -- Race: requests of two processes conflict at the row, which ON CONFLICT DO UPDATE reads when it has the
 -- lock. Requests of a batch are added up first; rows are locked in the order of the key.

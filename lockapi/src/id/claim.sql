@@ -1,17 +1,17 @@
 -- Claims worker numbers; of several requests for one name in the batch, each gets its own.
 --
--- Promises: a number has at most one owner at a time, decided by the server's clock on the locked row. The
--- owner starts at or after the floor that the former owner stored, and its own floor is stored before it makes
--- an id. In an epoch that is not the first, it also starts after the beginning of the epoch by its lead, 90 s
--- or more, because floors may be lost: none is more than a minute in the future, or more than a second beyond
--- the time that its owner has come to, where that runs ahead of the clock. A number that was last renewed before
--- the epoch began may have had an owner since who is not known: the next starts as much later as time has
--- passed, and the lead. The number that has been free for longest is claimed first. All numbers of a name have
--- one layout, and none is given before its epoch. A request that is repeated gets the number that its token has,
--- if that has not expired, and starts where it would have started at first, or later by the reserve at most.
--- Only if the first is executed after the second was sent may it take another number, which then expires. A
--- released number is free whatever the clock shows. If a number was renewed at a time in the future, because
--- the clock was set back, it stays valid from now on for as long as it was to stay valid from that time.
+-- Promises: a number has at most one owner at a time, decided by the server's clock on the locked row. The owner
+-- starts at or after the floor that the former owner stored, and its own floor is stored before it makes an id. In an
+-- epoch that is not the first, it also starts after the beginning of the epoch by its lead, 90 s or more, because
+-- floors may be lost: a floor is at most a minute in the future, or at most a second beyond the time of its owner, if
+-- the owner runs ahead of the clock. A number that was last renewed before the epoch began may have had another,
+-- unknown owner since then: the next owner starts later by the time that has passed and by the lead. The number that
+-- has been free for longest is claimed first. All numbers of a name have one layout, and none is given before its
+-- epoch. A request that is repeated gets the number that its token has, if that has not expired, and starts where it
+-- would have started at first, or later by the reserve at most. Only if the first is executed after the second was
+-- sent may it take another number, which then expires. A released number is free whatever the clock shows. If a
+-- number was renewed at a time in the future, because the clock was set back, it stays valid from now on for as long
+-- as it was to stay valid from that time.
 -- Index: the primary keys of id_space, id_worker and epoch; of id_worker all rows of a name are read.
 -- Race: two claims of a number conflict at FOR UPDATE, where the second skips the row; two that create a new
 -- number or name conflict at ON CONFLICT DO NOTHING, in the order of the keys, and the second has to be

@@ -1,4 +1,4 @@
-//! What the statements of ids mean.
+//! The model of the statements of ids.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 -- Renews worker numbers, and moves the floors below which their owners make ids.
 --
--- Promises: only the claim with this token is renewed, even after its end, as long as nobody has taken the
--- number; not after an end in an earlier epoch, in which somebody may have taken it without the server's
--- knowledge. A floor never decreases. It is the reserve ahead of the clock, or a second ahead of an owner that
--- runs ahead of it; see claim.sql. No row is inserted.
+-- Promises: only the claim with this token is renewed, even after its end, as long as the number has no other owner;
+-- but not after an end in an earlier epoch, in which another owner may have taken it without the server's knowledge.
+-- A floor never decreases. It is the reserve ahead of the clock, or a second ahead of an owner that runs ahead of it;
+-- see claim.sql. No row is inserted.
 -- Index: the primary keys of id_worker and epoch; no indexed column changes, so the update is HOT.
 -- Race: a claim that locked the row first has changed the token; the predicate sees this when it is evaluated
 -- again on the new row version. Claims never wait for rows, so a batch cannot deadlock with one.

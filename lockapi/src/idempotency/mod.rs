@@ -56,10 +56,10 @@ pub const MAX_RETENTION: Duration = Duration::from_secs(366 * 24 * 3600);
 const LEASE: &str = "idempotency:";
 /// The same of a key that is too long for a lease: no other key begins with it.
 const HASHED_LEASE: &str = "idempotency-sha256:";
-/// How often a request that waits looks whether there is an answer.
+/// How often a waiting request polls for the answer.
 const RECALL_EVERY: Duration = Duration::from_millis(500);
 
-/// How requests are worked on, and for how long answers are kept.
+/// How long an execution is leased, and how long answers are kept.
 #[derive(Clone, Debug)]
 pub struct IdempotencyOptions {
     ttl: Duration,
@@ -77,8 +77,8 @@ impl Default for IdempotencyOptions {
 }
 
 impl IdempotencyOptions {
-    /// After this time another may take over the request of a process that has died; 30 s unless set. A request that is
-    /// worked on is renewed.
+    /// After this time another process may execute the request of a process that has died; 30 s unless set.
+    /// While a request is being executed, its lease is renewed.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
@@ -153,9 +153,9 @@ pub trait Answers: Send + Sync + fmt::Debug {
 /// - A key has one answer, for all processes, until its retention is over.
 /// - One process at a time executes the request of a key, under a lease; when it dies, another takes over after the
 ///   time to live, with a larger token.
-/// - Where the answer is completed [in the transaction](Execution::complete_in) of its effect, there is one effect as
-///   well: both commit, or neither. Without that, a process that dies between effect and answer leaves the effect, and
-///   whoever takes over does it again.
+/// - Where the answer is completed [in the transaction](Execution::complete_in) of its effect, there is one
+///   effect as well: both commit, or neither. Without that, a process that dies between effect and answer
+///   leaves the effect, and the process that takes over repeats it.
 /// - An answer that was recorded is on disk.
 ///
 /// The lease of a key is the [lease](crate::Lease) `idempotency:` and the key, or `idempotency-sha256:` and a hash of it
@@ -166,7 +166,7 @@ pub struct Idempotency {
     options: IdempotencyOptions,
 }
 
-/// What a request with a key is.
+/// The state of a request with a key.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Begun {
@@ -174,7 +174,7 @@ pub enum Begun {
     Execute(Execution),
     /// It was answered already, with this.
     Replay(Vec<u8>),
-    /// The same request is worked on.
+    /// The same request is being executed.
     InProgress,
     /// The key belongs to another request.
     Mismatch,
@@ -186,8 +186,8 @@ impl Idempotency {
         Ok(Self { answers, options })
     }
 
-    /// Begins a request. `request` is what tells it from others, such as its target and its body; its SHA-256 is stored.
-    /// The key should name who sends it as well, so that nobody gets the answers of somebody else.
+    /// Begins a request. `request` identifies its contents, such as its target and its body; its SHA-256 is
+    /// stored. The key should contain the client as well, so that no client gets the answers of another.
     ///
     /// # Cancel safety
     /// When dropped, another may execute the request.
@@ -198,7 +198,7 @@ impl Idempotency {
         self.begin_with(key, request, None).await
     }
 
-    /// As [`begin`](Self::begin), and waits for at most `timeout` while the same request is worked on.
+    /// As [`begin`](Self::begin), and waits for at most `timeout` while the same request is being executed.
     ///
     /// # Errors
     /// As for [`begin`](Self::begin).
@@ -357,8 +357,8 @@ impl Execution {
         }
     }
 
-    /// Records the answer inside the transaction that is open on `connection`, in which the effect of the request is:
-    /// both are there when it commits, and neither when it does not. Keep the execution until then.
+    /// Records the answer inside the transaction that is open on `connection`, which also contains the effect
+    /// of the request: both are committed, or neither. Keep the execution until then.
     ///
     /// # Guarantees
     /// Until the transaction ends nobody else executes the request, and an execution that another has taken over from

@@ -1,7 +1,7 @@
 -- Deletes answers whose time is over, among the $3 rows that follow the key $1, $2.
 --
--- Promises: nothing changes for who asks, because an answer whose time is over and none are the same. Returns how many
--- rows were deleted, how many were examined, and the key of the last examined row.
+-- Promises: no answer changes, because an expired answer counts as none. Returns how many rows were deleted, how many
+-- were examined, and the key of the last examined row.
 -- Index: the primary key of answer, for at most $3 rows.
 -- Race: a row that was recorded anew meanwhile is checked again when it is locked; a locked row is skipped until the
 -- next sweep.

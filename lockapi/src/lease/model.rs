@@ -1,4 +1,4 @@
-//! What the table of leases means, in memory.
+//! The model of the table of leases, in memory.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};

@@ -135,19 +135,21 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// As for [`check_each`](Self::check_each), but no policy applies.
     async fn peek(&self, request: &PermitRequest) -> Result<Decision>;
 
-    /// Waits until it is admitted, at most for `timeout`. No connection is held meanwhile. The decision is always
-    /// [allowed](Decision::is_allowed): it tells what is left.
+    /// Waits until it is admitted, at most for `timeout`. No connection is held meanwhile. The decision is
+    /// always [allowed](Decision::is_allowed), and contains the permits that are left.
     ///
     /// # Guarantees
-    /// Calls that wait for a key in one process, by one policy and one quota, are admitted in the order of arrival,
-    /// and as many of them by one statement as there is room for. Nobody waits behind calls of another policy or
-    /// quota; when the quota is changed, those that wait queue up again by the new one. In shadow mode nothing waits.
+    /// Calls that wait for a key in one process, by one policy and one quota, are admitted in the order of
+    /// arrival, and as many of them by one statement as fit. No call waits behind calls of another policy or
+    /// quota; when the quota is changed, waiting calls queue again under the new one. In shadow mode nothing
+    /// waits.
     ///
-    /// If it is clear to the first call of them that the time is too short, its wait ends at once. It looks once a
-    /// second: a reset, a refund, the end of a block or another quota may admit it early.
+    /// If the first of these calls cannot be admitted within its timeout, its wait ends at once. It asks
+    /// again once a second, because a reset, a refund, the end of a block or another quota may admit it
+    /// early.
     ///
-    /// The first of a line asks for those behind it, so a future that is kept without being polled holds up its line,
-    /// as with the semaphore of tokio: drop it, or poll it to its end.
+    /// The first call of a queue asks for those behind it. So a future that is kept and not polled delays all
+    /// calls behind it, as with the semaphore of tokio: drop it, or poll it to completion.
     ///
     /// # Errors
     /// `TimedOut`, and always so for a timeout of zero; `Capacity` when [`MAX_WAITING`] calls wait already, whatever
@@ -182,8 +184,8 @@ pub trait RateLimiter: Send + Sync + fmt::Debug {
     /// `Unavailable`; `Indeterminate`: do not repeat it, because the permits may be given back twice.
     async fn refund(&self, decision: &Decision) -> Result<()>;
 
-    /// Deletes the state of a key: what was taken, reservations, a block. Do not
-    /// [refund](Self::refund) earlier decisions after that: what they took is free already.
+    /// Deletes the state of a key: permits taken, reservations, a block. Do not [refund](Self::refund)
+    /// earlier decisions after that: their permits are free already.
     ///
     /// # Errors
     /// `Invalid` for a bad key, `Unavailable`.

@@ -1,4 +1,4 @@
-//! A session of a database in memory: it runs operations by their meaning, and hears what is sent to it.
+//! A session of a database in memory: it applies operations to the model, and receives notifications.
 
 use std::fmt;
 use std::sync::PoisonError;

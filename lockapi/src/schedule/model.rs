@@ -1,4 +1,4 @@
-//! What the statements of schedulers mean.
+//! The model of the statements of schedulers.
 
 use std::collections::{BTreeMap, BTreeSet};
 

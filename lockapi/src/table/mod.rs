@@ -317,8 +317,7 @@ where
     Ok(value)
 }
 
-/// Clears the way for the session of `connection` until the scope ends; see
-/// [`Operator::prioritize`].
+/// Gives priority to the session of `connection` until the scope ends; see [`Operator::prioritize`].
 ///
 /// The backend crates have `with_priority_in`, which gives priority to what runs in a scope.
 ///
@@ -354,14 +353,14 @@ async fn clear(
     scope.map_err(|error| error.during(operation))
 }
 
-/// Runs `work` in the transaction that is open on `connection` with priority: who is in its way is
-/// cancelled, and after a grace period ended. Answers who was hit as well. See
-/// [`Operator::prioritize`]; `backend` looks and strikes.
+/// Runs `work` in the transaction that is open on `connection` with priority: the statements of sessions that
+/// block it are cancelled and, after a grace period, these sessions are terminated. Also returns which
+/// sessions were signalled. `backend` finds and signals them; see [`Operator::prioritize`].
 ///
 /// For async libraries; the crates of the others, and that of sqlx, have their own.
 ///
 /// # Cancel safety
-/// When dropped, nobody is hit any more, but for who is about to be.
+/// When dropped, no further session is signalled, except by a statement that runs already.
 ///
 /// # Errors
 /// Those of `work`; as an error of this library, `Invalid` for times outside of their limits, and

@@ -1,4 +1,4 @@
-//! Nothing is told.
+//! Without the features: nothing is reported.
 
 use std::fmt::Display;
 use std::future::Future;

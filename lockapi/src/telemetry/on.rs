@@ -1,4 +1,4 @@
-//! What is told to `tracing`, `metrics` and `opentelemetry`, each if its feature is on.
+//! What is reported to `tracing`, `metrics` and `opentelemetry`, each if its feature is on.
 #![allow(
     unused_variables,
     unused_imports,

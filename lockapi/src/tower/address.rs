@@ -27,7 +27,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Whether an address is one of the network's. An IPv4 address that is written as IPv6 is the IPv4 address.
+    /// Whether the network contains an address. An IPv4 address that is written as IPv6 is the IPv4 address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
@@ -73,12 +73,12 @@ fn masked(address: IpAddr, prefix: u8) -> IpAddr {
     }
 }
 
-/// The key of a [`Rule`](super::Rule): the address that a request came from. `address` tells the other end of the
-/// connection, as the server has it, such as the `ConnectInfo` of axum among the extensions.
+/// The key of a [`Rule`](super::Rule): the address that a request came from. `address` returns the peer
+/// address of the connection, such as the `ConnectInfo` of axum in the extensions.
 ///
-/// Where that is one of `proxies`, it is what the last of these was sent from by `X-Forwarded-For`: the field is read
-/// from its end, as far as proxies of the program wrote it, so nobody chooses an address by sending the field.
-/// Addresses of IPv6 count by their first 64 bits, because a host commonly has all the others.
+/// If that is one of `proxies`, `X-Forwarded-For` is read from its end, as long as the entries are addresses
+/// of `proxies`; the first other entry is the address. So a client cannot choose its address by sending the
+/// field. Addresses of IPv6 count by their first 64 bits, because a host commonly has all the others.
 ///
 /// ```
 /// use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Decisions that take no round trip: from blocks of permits, and of keys that were refused just now.
+//! Decisions without a round trip: by blocks of permits, and by cached refusals.
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! What requests over HTTP want of limits, and what is answered in their place.
+//! Which permits HTTP requests need, and the responses to refused ones.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct Head<'r> {
     pub uri: &'r Uri,
     /// The header fields.
     pub headers: &'r HeaderMap,
-    /// What others have found out of the request, such as who has sent it.
+    /// Values that other layers have attached to the request, such as the user.
     pub extensions: &'r Extensions,
 }
 
@@ -50,7 +50,7 @@ impl<'r> Head<'r> {
 
 type Of<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
 
-/// One limit that requests are counted by: by what, how much there is, and what a request costs.
+/// One limit for requests: its key, its quota, and the cost of a request.
 #[derive(Clone)]
 pub struct Rule {
     name: String,
@@ -61,12 +61,12 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// A rule that counts by a key: [`header`], [`path`], [`peer`](super::peer), [`extension`], or a closure, which
-    /// may put several together. Each request costs 1, of the quota of the limiter. The name is part of the key in the
-    /// database, and of the header fields of answers.
+    /// A rule that counts by a key: [`header`], [`path`], [`peer`](super::peer), [`extension`], or a closure,
+    /// which may combine several. Each request costs 1, of the quota of the limiter. The name is part of the
+    /// key in the database, and of the header fields of answers.
     ///
-    /// All requests for which the closure returns `None` count as one, so that nobody escapes by leaving something out;
-    /// see [`optional`](Self::optional).
+    /// All requests for which the closure returns `None` share one key, so that a client cannot avoid the
+    /// limit by omitting something; see [`optional`](Self::optional).
     #[must_use]
     pub fn new(
         name: impl Into<String>,
@@ -81,7 +81,8 @@ impl Rule {
         }
     }
 
-    /// The quota of a request, such as that of the plan of who has sent it. Requests of one key should have one quota.
+    /// The quota of a request, for example by the plan of its user. Requests of one key should have one
+    /// quota.
     #[must_use]
     pub fn quota(mut self, of: impl Fn(&Head<'_>) -> Quota + Send + Sync + 'static) -> Self {
         self.quota = Some(Arc::new(of));
@@ -158,8 +159,8 @@ fn limit_key(name: &str, key: Option<&str>) -> String {
 /// The key of a [`Rule`]: the values of a header field, such as that of an API key. What is stored is their SHA-256,
 /// because they may be secrets.
 ///
-/// Whoever can choose the value has a limit of each value. Count by it where it was verified before, or together with
-/// the [address](super::peer).
+/// A client that can choose the value gets a limit for each value. Use it where the value was verified
+/// before, or together with the [address](super::peer).
 pub fn header(name: HeaderName) -> impl Fn(&Head<'_>) -> Option<String> + Send + Sync + 'static {
     move |head| {
         let mut values = head.headers.get_all(&name).into_iter().peekable();
@@ -199,11 +200,11 @@ type Fail<B> = Arc<dyn Fn(&Error) -> Response<B> + Send + Sync>;
 
 /// [`Rules`] for requests over HTTP, which are decided together; `B` is the body of answers.
 ///
-/// What is refused is answered with the status 429 and without a body, unless [`refuse`](Self::refuse) says otherwise,
-/// and with the field `Retry-After`. Where the limiter fails, because its
-/// [policy for outages](crate::limit::Policy::outage) says so, the status is 503, and 500 where the rules want what no
-/// limit allows. Answers have the fields
-/// `RateLimit-Policy` and `RateLimit` of the IETF draft; see [`fields`].
+/// A refused request gets the status 429 without a body, unless [`refuse`](Self::refuse) sets another
+/// response, and the field `Retry-After`. If the limiter returns an error, which its
+/// [policy for outages](crate::limit::Policy::outage) decides, the status is 503; it is 500 if the rules
+/// request what is outside the limits of a quota. Responses have the fields `RateLimit-Policy` and
+/// `RateLimit` of the IETF draft; see [`fields`].
 #[derive(Clone)]
 pub struct HttpRules<B> {
     rules: Arc<[Rule]>,
@@ -213,7 +214,7 @@ pub struct HttpRules<B> {
 }
 
 impl<B: Default + 'static> HttpRules<B> {
-    /// Rules, of which a request has to keep all.
+    /// Rules, all of which apply to a request.
     ///
     /// # Errors
     /// `Invalid` for names that are too long, hold other than printable ASCII characters, or are not different.
@@ -257,8 +258,9 @@ impl<B> HttpRules<B> {
         self
     }
 
-    /// Status, header fields and body of what is refused. `Retry-After` and the fields of the draft are added where they
-    /// are not there. A server of gRPC answers `Status::resource_exhausted("…").into_http()`.
+    /// Status, header fields and body of the response to a refused request. `Retry-After` and the fields of
+    /// the draft are added where they are not there. A server of gRPC answers
+    /// `Status::resource_exhausted("…").into_http()`.
     #[must_use]
     pub fn refuse(
         mut self,
@@ -268,7 +270,7 @@ impl<B> HttpRules<B> {
         self
     }
 
-    /// What is answered when the limiter fails. The error is for the log: it names the key.
+    /// The response when the limiter returns an error. The error is for the log: it names the key.
     #[must_use]
     pub fn fail(mut self, fail: impl Fn(&Error) -> Response<B> + Send + Sync + 'static) -> Self {
         self.fail = Arc::new(fail);

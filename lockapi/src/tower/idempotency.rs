@@ -43,7 +43,7 @@ const MAX_KEY_BYTES: usize = 128;
 /// The largest body of a request, and of an answer, in bytes: with its header fields an answer is not too long.
 const MAX_BODY_BYTES: usize = MAX_ANSWER_BYTES / 2;
 
-/// Why a request was not executed, and has no answer of an earlier one.
+/// Why a request was neither executed nor answered with a stored response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -56,11 +56,11 @@ pub enum Refusal {
     TooLarge,
     /// Its body could not be read: 400.
     Unreadable,
-    /// The same request is worked on: 409.
+    /// The same request is being executed: 409.
     InProgress,
     /// Another request had the key: 422.
     Mismatch,
-    /// The database could not be asked, or not told the answer: 503.
+    /// The database could not be reached, or the answer not be stored: 503.
     Unavailable,
 }
 
@@ -81,23 +81,23 @@ impl Refusal {
 type Scope = Arc<dyn Fn(&Head<'_>) -> String + Send + Sync>;
 type Refuse<B> = Arc<dyn Fn(Refusal) -> Response<B> + Send + Sync>;
 
-/// Executes requests with the field `Idempotency-Key` once, as `draft-ietf-httpapi-idempotency-key-header` has it:
-/// later ones with the same key get the same answer, with the field `Idempotency-Replayed`.
+/// Executes requests with the field `Idempotency-Key` once, as `draft-ietf-httpapi-idempotency-key-header`
+/// defines it: later ones with the same key get the same answer, with the field `Idempotency-Replayed`.
 ///
-/// It applies to POST and PATCH. What makes requests the same is method, path, query and body. Answers with a status below
-/// 500, other than 408, 409, 425 and 429, are kept; after others, and where the body of an answer fails, the request may be
-/// sent again. An answer whose body is larger than half a MiB, or whose fields are, becomes a 500 without a body, which is
-/// kept. Fields of one connection and trailers are not part of an answer: a service whose answers have trailers, as
-/// those of gRPC do, cannot be behind this layer.
+/// It applies to POST and PATCH. Requests are the same if their method, path, query and body are. Answers
+/// with a status below 500, other than 408, 409, 425 and 429, are kept; after others, and where the body of
+/// an answer fails, the request may be sent again. An answer whose body is larger than half a MiB, or whose
+/// fields are, becomes a 500 without a body, which is kept. Fields of one connection and trailers are not
+/// part of an answer: a service whose answers have trailers, as those of gRPC do, cannot be behind this
+/// layer.
 ///
-/// The bodies of requests and answers are made from bytes: `axum::body::Body` is, and a body of hyper is to be mapped to one
-/// that is.
+/// The body type has to be made from bytes, as `axum::body::Body` is; convert a body of hyper to such a type.
 ///
 /// # Guarantees
 /// Those of [`Idempotency`]. The handler finds the [`Execution`] among the extensions of the request, as
-/// `Arc<Execution>`: where it [completes](Execution::complete_in) it with the [`stored`] answer in the transaction of its
-/// effect, and commits before it answers, there is one effect for a key. Where it does not, the answer is recorded
-/// afterwards, and a process that dies in between leaves an effect that happens again.
+/// `Arc<Execution>`: if it [completes](Execution::complete_in) it with the [`stored`] answer in the
+/// transaction of its effect, and commits before it answers, there is one effect for a key. Otherwise the
+/// answer is recorded afterwards, and if the process dies in between, the effect happens again.
 ///
 /// # Cancel safety
 /// When dropped, as servers do when a client leaves, the handler is dropped, and the request may be executed again.
@@ -110,7 +110,8 @@ pub struct IdempotencyLayer<B> {
 }
 
 impl<B: Default + 'static> IdempotencyLayer<B> {
-    /// `scope` tells whose keys they are, such as the number of the user: a client gets no answer of another.
+    /// `scope` returns whose key it is, such as the number of the user: a client gets no answers of other
+    /// clients.
     #[must_use]
     pub fn new(
         idempotency: Idempotency,
@@ -138,14 +139,14 @@ impl<B> IdempotencyLayer<B> {
         self
     }
 
-    /// Waits for at most this time while the same request is worked on, instead of refusing at once.
+    /// Waits for at most this time while the same request is being executed, instead of refusing at once.
     #[must_use]
     pub fn wait(mut self, time: Duration) -> Self {
         self.wait = time;
         self
     }
 
-    /// What is answered to a request that is refused, such as problem details.
+    /// The response to a refused request, such as problem details.
     #[must_use]
     pub fn refuse(
         mut self,

@@ -1,8 +1,8 @@
 //! Layers for tower services, with the feature `tower`.
 //!
-//! [`RateLimitLayer`] asks a [`RateLimiter`](crate::RateLimiter) before each request. [`HttpRules`] say what a
-//! request over HTTP wants, and what is answered in its place, for any server on the types of `http`: hyper, axum,
-//! tonic. Other protocols implement [`Rules`] of their own.
+//! [`RateLimitLayer`] asks a [`RateLimiter`](crate::RateLimiter) before each request. [`HttpRules`] define
+//! which permits an HTTP request needs, and the response to a refused one, for any server on the types of
+//! `http`: hyper, axum, tonic. Other protocols implement [`Rules`].
 //!
 //! ```
 //! use http::{HeaderName, Request, Response};

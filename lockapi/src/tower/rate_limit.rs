@@ -13,13 +13,13 @@ use super::admission::Admission;
 use crate::error::Error;
 use crate::limit::{PermitRequest, RateLimiter, Verdict};
 
-/// Which permits requests of a protocol need, and what is answered in their place. [`HttpRules`](super::HttpRules) are
-/// those of HTTP.
+/// Which permits requests of a protocol need, and the responses to refused ones.
+/// [`HttpRules`](super::HttpRules) are those for HTTP.
 pub trait Rules<Request, Response>: Send + Sync + 'static {
     /// Which permits a request needs: all of them are taken, or none. One that needs none is not counted.
     fn permit_requests(&self, request: &Request) -> Vec<PermitRequest>;
 
-    /// Adds to the answer of the service what the client should know. A request that was admitted from a
+    /// Adds the decisions to the response of the service. A request that was admitted from a
     /// [block](RateLimitLayer::blocks) has no decisions.
     fn admitted(&self, _verdict: &Verdict, _response: &mut Response) {}
 
@@ -34,11 +34,10 @@ pub trait Rules<Request, Response>: Send + Sync + 'static {
 ///
 /// # Guarantees
 /// - What is admitted is what the limiter admits, over all processes.
-/// - A key that was refused is refused again without a query, for as long as the database said, and at most for a
-///   second: a flood of refused requests costs the server about a query for each permit that comes back, and one a second for
-///   a key to which none does. What another process
-///   [gives back](crate::RateLimiter::refund) or [resets](crate::RateLimiter::reset) therefore counts a second later at
-///   the latest.
+/// - A key that was refused is refused again without a query, until the time that the database returned, and
+///   at most for a second: a flood of refused requests costs the server about one query for each permit that
+///   is replenished, and one a second for a key without any. A [refund](crate::RateLimiter::refund) or
+///   [reset](crate::RateLimiter::reset) by another process therefore takes effect up to a second later.
 /// - A request that is dropped before it is admitted has taken nothing; one that was admitted has, whatever becomes of it.
 ///
 /// The limiter's [policy](crate::limit::Policy) says what happens when the database cannot be reached, and whether
@@ -60,10 +59,11 @@ impl<L> RateLimitLayer<L> {
         }
     }
 
-    /// Takes up to this number of permits of a key at a time, so that most requests take no round trip. It applies to
-    /// requests that need one permit of one limit. The blocks of a key grow while it is in demand and shrink again, are never
-    /// more than a tenth of its quota, and lose their worth as the limit refills: never more is admitted; see
-    /// [`Permits`](crate::Permits). Answers to such requests do not tell what is left.
+    /// Takes up to this number of permits of a key at a time, so that most requests take no round trip. It
+    /// applies to requests that need one permit of one limit. The blocks of a key grow while it is in demand
+    /// and shrink again, are never more than a tenth of its quota, and expire as the limit refills, so the
+    /// quota is never exceeded; see [`Permits`](crate::Permits). Responses to such requests do not show how
+    /// many permits are left.
     #[must_use]
     pub fn blocks(self, permits: u64) -> Self {
         let limiter = Arc::clone(self.admission.limiter());

@@ -1,4 +1,4 @@
-//! Which rows this process has met others on.
+//! The rows on which this process has had conflicts.
 
 use std::collections::HashMap;
 use std::pin::pin;

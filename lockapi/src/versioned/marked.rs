@@ -1,4 +1,5 @@
-//! How `transact` of the backend crates begins the transaction of an attempt, and knows it again before the commit.
+//! How `transact` of the backend crates begins the transaction of an attempt, and recognises it before the
+//! commit.
 
 use std::cmp::Ordering;
 

@@ -18,7 +18,7 @@ use crate::queue::Queue;
 /// A handler that has begun.
 pub type Work = Pin<Box<dyn Future<Output = Result<(), Failed>> + Send>>;
 
-/// What came of it.
+/// How an attempt ended.
 pub(super) enum Verdict {
     Answered(Result<(), Failed>),
     Lost,

@@ -1,7 +1,8 @@
 //! Handlers that get several jobs in one call.
 //!
-//! Each job has its own attempt, with its layers, and ends by itself: its attempt joins a call, and waits
-//! there for its answer. The call is one more future, which takes the slot.
+//! Each job has its own attempt, with its layers, and its own outcome. Its attempt adds the job to the
+//! batch of a call, and waits for the answer of that job. The call is a separate future, which holds the
+//! slot.
 
 use std::future::{Future, pending};
 use std::ops::Deref;
@@ -26,10 +27,10 @@ use crate::error::{Error, ErrorKind, Result as Checked};
 use crate::queue::Queue;
 use crate::wait::unless;
 
-/// How long a call waits for the layers of its jobs, and for how long a job is put off that missed its call.
+/// How long a call waits for the layers of its jobs, and for how long a job is put off that comes later.
 const LATE: Duration = Duration::from_secs(1);
 
-/// How the jobs of a call are gathered.
+/// The size of the batch that a call gets, and the time to gather it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -47,8 +48,8 @@ pub struct BatchOptions {
 }
 
 impl BatchOptions {
-    /// Calls with at most this number of jobs, 1 to [`MAX_BATCH`]; each begins at once with the jobs
-    /// that are there.
+    /// Calls with at most this number of jobs, 1 to [`MAX_BATCH`]; each begins at once with the jobs that
+    /// were claimed.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
@@ -108,7 +109,7 @@ pub struct BatchJob {
 }
 
 impl BatchJob {
-    /// Says what came of this job, which counts at once: the call may go on with the others.
+    /// Answers this job, which takes effect at once: the call may go on with the others.
     pub fn answer(self, answer: Result<(), Failed>) {
         self.answer.give(answer);
     }
@@ -142,52 +143,52 @@ impl Answer {
 /// Begins the handler of a call; the slot is kept for as long as it runs.
 pub(crate) type Start<T> = Arc<dyn Fn(Vec<(T, BatchJob)>, Slot) -> Work + Send + Sync>;
 
-/// What a call runs in.
-pub(crate) struct Place {
+/// What a call needs from its worker.
+pub(crate) struct CallSetup {
     pub(super) slot: Arc<Slot>,
     pub(super) queue: Arc<dyn Queue>,
     pub(super) timeout: Option<Duration>,
-    /// Whether it waits for jobs that are not there yet.
-    pub(super) waits: bool,
-    /// Whether there may be layers, which it does not wait for without a limit.
-    pub(super) layered: bool,
+    /// Whether to wait for jobs that have not been claimed yet.
+    pub(super) gathers: bool,
+    /// Whether its jobs may have layers: these are waited for, with a time limit.
+    pub(super) has_layers: bool,
 }
 
-/// A call from its first job on, and how long it took.
-pub(crate) type Calling = Pin<Box<dyn Future<Output = Duration> + Send>>;
+/// Gathers a batch, calls the handler, and returns how long that took.
+pub(crate) type CallFuture = Pin<Box<dyn Future<Output = Duration> + Send>>;
 
-/// Opens a call.
-pub(crate) type Open = Arc<dyn Fn(Place) -> (Arc<dyn Seats>, Calling) + Send + Sync>;
+/// Makes a call and its empty batch.
+pub(crate) type Open = Arc<dyn Fn(CallSetup) -> (Arc<dyn Batch>, CallFuture) + Send + Sync>;
 
-/// Opens calls of this handler.
+/// Makes calls of this handler.
 pub(crate) fn open<T>(options: &BatchOptions, start: Start<T>) -> Open
 where
     T: DeserializeOwned + Send + 'static,
 {
     let (most, gather) = (options.most, options.gather);
-    Arc::new(move |place| {
+    Arc::new(move |setup| {
         let call = Arc::new(Call {
             most,
             state: Mutex::new(State {
-                assigned: 0,
-                ready: 0,
-                slot: Some(Arc::clone(&place.slot)),
+                reserved: 0,
+                resolved: 0,
+                slot: Some(Arc::clone(&setup.slot)),
                 members: Some(Vec::new()),
             }),
             changed: Notify::new(),
         });
-        let unanswered = Unanswered {
+        let unanswered = AnswerOnDrop {
             call: Arc::clone(&call),
             answers: Vec::new(),
-            with: Failed(Kind::NotRun),
+            failure: Failed(Kind::NotRun),
         };
-        let calling = run(unanswered, Arc::clone(&start), gather, place);
-        (call, Box::pin(calling))
+        let future = run(unanswered, Arc::clone(&start), gather, setup);
+        (call, Box::pin(future))
     })
 }
 
-/// The call of an async handler.
-pub(super) fn called<T, F, W>(handler: F) -> Start<T>
+/// Starts an async handler.
+pub(super) fn start_async<T, F, W>(handler: F) -> Start<T>
 where
     T: Send + 'static,
     F: Fn(Vec<(T, BatchJob)>) -> W + Send + Sync + 'static,
@@ -203,44 +204,45 @@ where
     })
 }
 
-/// The seats of a call, as the worker sees them.
-pub(crate) trait Seats: Send + Sync {
-    /// A seat, unless all are taken or the call takes no more.
-    fn assign(self: Arc<Self>) -> Option<Seat>;
+/// The batch of a call, as the worker sees it.
+pub(crate) trait Batch: Send + Sync {
+    /// Reserves an entry for a job, unless the batch is full or closed.
+    fn reserve(self: Arc<Self>) -> Option<Entry>;
 
-    /// How many may still be assigned.
-    fn room(&self) -> usize;
+    /// How many entries can still be reserved.
+    fn capacity(&self) -> usize;
 
-    /// Has the call begin with the jobs that it has.
+    /// Lets the call begin with the jobs that it has.
     fn close(&self);
 
-    fn join(self: Arc<Self>, context: Context, seat: Seat) -> Work;
+    /// Adds a job in its entry, and waits for the answer.
+    fn add(self: Arc<Self>, context: Context, entry: Entry) -> Work;
 
-    /// A seat was taken, or given up.
-    fn ready(&self);
+    /// A reserved entry was filled or dropped.
+    fn resolve(&self);
 }
 
-/// A seat in a call that its job has not taken yet; dropped, the call does not wait for it.
-pub(crate) struct Seat {
-    call: Arc<dyn Seats>,
+/// An entry of a batch that is reserved for a job. The call waits until it is filled or dropped.
+pub(crate) struct Entry {
+    batch: Arc<dyn Batch>,
     slot: Arc<Slot>,
 }
 
-impl Seat {
-    /// That of the call.
+impl Entry {
+    /// The slot of the call.
     pub(super) fn slot(&self) -> &Arc<Slot> {
         &self.slot
     }
 
-    /// Takes the seat, and waits for the answer.
-    pub(super) fn join(self, context: Context) -> Work {
-        Arc::clone(&self.call).join(context, self)
+    /// Adds the job to the batch, and waits for its answer.
+    pub(super) fn fill(self, context: Context) -> Work {
+        Arc::clone(&self.batch).add(context, self)
     }
 }
 
-impl Drop for Seat {
+impl Drop for Entry {
     fn drop(&mut self) {
-        self.call.ready();
+        self.batch.resolve();
     }
 }
 
@@ -251,12 +253,13 @@ struct Call<T> {
 }
 
 struct State<T> {
-    assigned: usize,
-    /// How many of them are members, or will not be.
-    ready: usize,
-    /// Nothing once it takes no more jobs.
+    /// How many entries were reserved.
+    reserved: usize,
+    /// How many of these were filled or dropped.
+    resolved: usize,
+    /// `None` once the batch is closed.
     slot: Option<Arc<Slot>>,
-    /// Nothing once the handler has begun.
+    /// `None` once the handler has begun.
     members: Option<Vec<Member<T>>>,
 }
 
@@ -270,14 +273,14 @@ impl<T> Call<T> {
         lock(&self.state)
     }
 
-    /// Returns once `holds`.
+    /// Returns once the condition holds.
     async fn until(&self, holds: fn(&State<T>) -> bool) {
         while !holds(&self.lock()) {
             self.changed.notified().await;
         }
     }
 
-    fn add(
+    fn add_member(
         &self,
         payload: T,
         context: Context,
@@ -296,23 +299,23 @@ impl<T> Call<T> {
     }
 }
 
-impl<T: DeserializeOwned + Send + 'static> Seats for Call<T> {
-    fn assign(self: Arc<Self>) -> Option<Seat> {
+impl<T: DeserializeOwned + Send + 'static> Batch for Call<T> {
+    fn reserve(self: Arc<Self>) -> Option<Entry> {
         let mut state = self.lock();
         let slot = state.slot.clone()?;
-        state.assigned += 1;
-        let full = state.assigned == self.most;
+        state.reserved += 1;
+        let full = state.reserved == self.most;
         drop(state);
         if full {
             self.close();
         }
-        Some(Seat { call: self, slot })
+        Some(Entry { batch: self, slot })
     }
 
-    fn room(&self) -> usize {
+    fn capacity(&self) -> usize {
         let state = self.lock();
         match state.slot {
-            Some(_) => self.most - state.assigned,
+            Some(_) => self.most - state.reserved,
             None => 0,
         }
     }
@@ -323,36 +326,36 @@ impl<T: DeserializeOwned + Send + 'static> Seats for Call<T> {
         self.changed.notify_one();
     }
 
-    fn join(self: Arc<Self>, context: Context, seat: Seat) -> Work {
+    fn add(self: Arc<Self>, context: Context, entry: Entry) -> Work {
         Box::pin(async move {
             let payload = decode(&context)?;
-            let answer = self.add(payload, context)?;
-            drop(seat);
+            let answer = self.add_member(payload, context)?;
+            drop(entry);
             drop(self);
             answer.await.unwrap_or(Err(Failed(Kind::NotRun)))
         })
     }
 
-    fn ready(&self) {
-        self.lock().ready += 1;
+    fn resolve(&self) {
+        self.lock().resolved += 1;
         self.changed.notify_one();
     }
 }
 
-/// Answers what a call has left unanswered when it is dropped, also if it has never run.
-struct Unanswered<T: DeserializeOwned + Send + 'static> {
+/// When dropped, fails the jobs of a call that have no answer, also if the call has never run.
+struct AnswerOnDrop<T: DeserializeOwned + Send + 'static> {
     call: Arc<Call<T>>,
     answers: Vec<Arc<Answer>>,
-    with: Failed,
+    failure: Failed,
 }
 
-impl<T: DeserializeOwned + Send + 'static> Drop for Unanswered<T> {
+impl<T: DeserializeOwned + Send + 'static> Drop for AnswerOnDrop<T> {
     fn drop(&mut self) {
         self.call.close();
         let members = self.call.lock().members.take();
         let answers = members.iter().flatten().map(|member| &member.job.answer);
         for answer in self.answers.iter().chain(answers) {
-            answer.give(Err(self.with.clone()));
+            answer.give(Err(self.failure.clone()));
         }
         drop_quietly(members);
     }
@@ -360,21 +363,21 @@ impl<T: DeserializeOwned + Send + 'static> Drop for Unanswered<T> {
 
 /// Gathers jobs, calls the handler, and answers those that it has not answered.
 async fn run<T: DeserializeOwned + Send + 'static>(
-    mut unanswered: Unanswered<T>,
+    mut unanswered: AnswerOnDrop<T>,
     start: Start<T>,
     gather: Duration,
-    place: Place,
+    setup: CallSetup,
 ) -> Duration {
-    let Place {
+    let CallSetup {
         slot,
         queue,
         timeout,
-        waits,
-        layered,
-    } = place;
+        gathers,
+        has_layers,
+    } = setup;
     let since = queue.now();
     let call = Arc::clone(&unanswered.call);
-    if waits && !gather.is_zero() {
+    if gathers && !gather.is_zero() {
         unless(
             queue.sleep(gather),
             call.until(|state| state.slot.is_none()),
@@ -382,11 +385,11 @@ async fn run<T: DeserializeOwned + Send + 'static>(
         .await;
     }
     call.close();
-    let ready = call.until(|state| state.ready == state.assigned);
-    if layered {
-        unless(queue.sleep(LATE), ready).await;
+    let resolved = call.until(|state| state.resolved == state.reserved);
+    if has_layers {
+        unless(queue.sleep(LATE), resolved).await;
     } else {
-        ready.await;
+        resolved.await;
     }
     let members = call.lock().members.take().unwrap_or_default();
     let (here, gone): (Vec<_>, Vec<_>) = members
@@ -430,14 +433,14 @@ async fn run<T: DeserializeOwned + Send + 'static>(
             answer.give(Ok(()));
         }
     }
-    unanswered.with = match ended {
+    unanswered.failure = match ended {
         Ok(()) => Failed::retry("the handler ended without an answer for this job"),
         Err(failed) => failed,
     };
     queue.now().saturating_sub(since)
 }
 
-/// Returns once nobody wants an answer of a call that has given none.
+/// Returns once all jobs of a call are lost, and it has answered none of them.
 async fn all_lost(contexts: &[Context], answers: &[Arc<Answer>]) {
     for (context, answer) in contexts.iter().zip(answers) {
         lost(context).await;

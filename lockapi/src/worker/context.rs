@@ -27,10 +27,10 @@ use crate::wait::unless;
 /// | is rolled back | returns `Err`, panics, takes too long | is what the handler said: failed, rejected or put off |
 /// | stays open until the worker has to stop | any | counts as [`unknown`](super::Summary::unknown); the transaction decides |
 ///
-/// A job that was cancelled, became a dead letter or went to another after a rollback is lost, whatever
-/// the handler returns. One that is gone without a record is taken for done, which it is, by this
-/// transaction or, if that was rolled back after the lease had ended, by another: a queue that
-/// [archives](crate::queue::QueueOptions::archive) tells them apart.
+/// A job that was cancelled, became a dead letter or was delivered to another worker after a rollback is
+/// lost, whatever the handler returns. A job that has left no record counts as done. It is done: by this
+/// transaction or, if that was rolled back after the lease had ended, by another delivery. A queue that
+/// [archives](crate::queue::QueueOptions::archive) can distinguish the two.
 ///
 /// While the transaction has the job locked, no other worker gets it, even if its lease ends.
 #[derive(Clone)]

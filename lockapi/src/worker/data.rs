@@ -1,4 +1,4 @@
-//! What a program hands to its handlers.
+//! Values that a program passes to its handlers.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;

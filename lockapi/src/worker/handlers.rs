@@ -97,12 +97,12 @@ pub(super) struct Handler {
 
 pub(super) enum Runs {
     Job(Begin),
-    /// Jobs are gathered for calls of the batch with this number.
+    /// Jobs are gathered for calls of the [`BatchHandler`] with this number.
     Batch(usize),
 }
 
 /// A handler that gets several jobs in one call.
-pub(super) struct Batch {
+pub(super) struct BatchHandler {
     pub(super) name: String,
     pub(super) options: BatchOptions,
     pub(super) open: Open,
@@ -115,7 +115,7 @@ pub(super) struct Batch {
 pub(super) struct Handlers {
     named: HashMap<String, Handler>,
     fallback: Option<Handler>,
-    pub(super) batches: Vec<Batch>,
+    pub(super) batches: Vec<BatchHandler>,
     layers: Vec<Layer>,
     data: Data,
     twice: Option<String>,
@@ -135,7 +135,7 @@ impl Handlers {
     ) {
         let runs = Runs::Batch(self.batches.len());
         self.add_handler(name.clone(), runs, options.worker_options().cloned());
-        self.batches.push(Batch {
+        self.batches.push(BatchHandler {
             name,
             options,
             open,
@@ -175,14 +175,14 @@ impl Handlers {
     }
 
     /// Whether the jobs of a call may have layers.
-    pub(super) fn may_have_layers(&self, batch: &Batch) -> bool {
+    pub(super) fn may_have_layers(&self, batch: &BatchHandler) -> bool {
         batch.around.is_some() || !self.layers.is_empty()
     }
 
-    /// Puts the layers around the share of one job in a call, which has this slot.
+    /// Puts the layers around one job of a call, which has this slot.
     pub(super) fn around(
         &self,
-        batch: &Batch,
+        batch: &BatchHandler,
         context: &Context,
         work: Work,
         slot: &Arc<Slot>,

@@ -24,7 +24,7 @@ pub(crate) type Around = Arc<dyn Fn(Context, Work, Slot) -> Work + Send + Sync>;
 pub struct Next(Work);
 
 impl Next {
-    /// Runs it, and returns what came of it. A panic in it is a failure that is retried.
+    /// Runs it, and returns the outcome. A panic in it is a failure that is retried.
     ///
     /// # Cancel safety
     /// When dropped, the handler is dropped.

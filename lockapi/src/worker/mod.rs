@@ -59,7 +59,7 @@ mod slots;
 
 pub use attempt::Work;
 pub(crate) use attempt::panicked;
-use batch::called;
+use batch::start_async;
 pub use batch::{BatchJob, BatchOptions};
 pub(crate) use batch::{Open, Start, open};
 pub use context::Context;
@@ -285,16 +285,16 @@ impl Worker {
         F: Fn(Vec<(T, BatchJob)>) -> W + Send + Sync + 'static,
         W: Future<Output = Result<(), Failed>> + Send + 'static,
     {
-        let open = open(&options, called(handler));
+        let open = open(&options, start_async(handler));
         self.open_with(name.into(), options, open, None)
     }
 
     /// Runs `layer` around each attempt of all handlers, which it may do something before and after, or
-    /// instead of: what it returns is what came of the attempt.
+    /// instead of: what it returns is the outcome of the attempt.
     ///
-    /// The layer that was added first is the outermost: it begins first, and is the last to see what came
-    /// of the job. Handlers that are added later have the layers as well. It makes no difference to a
-    /// worker without layers.
+    /// The layer that was added first is the outermost: it begins first, and is the last to see the outcome.
+    /// Handlers that are added later have the layers as well. It makes no difference to a worker without
+    /// layers.
     ///
     /// ```
     /// use lockapi::worker::{Context, Failed, Next, Worker};
@@ -322,8 +322,8 @@ impl Worker {
     /// - A handler that panics, or cannot decode its payload, has failed for the layers around it. A layer
     ///   that panics fails the job as a handler does.
     /// - The time limit of a handler includes its layers, except in [batches](Self::handle_batch).
-    /// - A layer is dropped with its handler: when the time limit has expired, the job is lost, or the
-    ///   worker has to stop. What has to be done in any case belongs into a destructor.
+    /// - A layer is dropped with its handler: when the time limit has expired, the job is lost, or the worker
+    ///   has to stop. Cleanup that must always happen belongs in a destructor.
     /// - What was acknowledged with `ack_in` is done if that is committed, whatever layers return.
     pub fn layer<F, W>(mut self, layer: F) -> Self
     where
@@ -384,8 +384,9 @@ impl Worker {
     /// How often it polls an empty queue without a notification of new jobs, [`MIN_POLL`] to
     /// [`MAX_POLL`]; once a second by default. Each poll is up to a quarter of this earlier or later.
     ///
-    /// Only pushes are notified. What another process leaves is found by a poll: a job whose lease ended, or that was put
-    /// off or given back, and room in a group. So that is how much later an idle worker may begin with it.
+    /// Only pushes are notified. A poll finds a job whose lease has ended, a job that another process
+    /// postponed or released, and room in a group that another process left. So an idle worker may begin with
+    /// them this much later.
     pub fn poll(mut self, every: Duration) -> Self {
         self.settings.poll = every;
         self
@@ -409,8 +410,8 @@ impl Worker {
     /// Otherwise all run in the future of [`run`](Self::run), one at a time between their await points:
     /// a handler that computes for long delays the others.
     ///
-    /// What `spawn` drops, or a runtime that has shut down, is tried again after a second, without counting
-    /// an attempt; the observer is [told](Observe::dropped).
+    /// A handler that `spawn`, or a runtime that has shut down, drops is tried again after a second, without
+    /// counting an attempt; the observer is [notified](Observe::dropped).
     pub fn spawn_with(mut self, spawn: impl Fn(Spawned) + Send + Sync + 'static) -> Self {
         self.settings.spawn = Some(Arc::new(spawn));
         self

@@ -1,4 +1,4 @@
-//! Telling the queue what became of a delivery.
+//! Settling a delivery: sending its outcome to the queue.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(super) struct Settling {
     delivery: Arc<Delivery>,
     observer: Observer,
     /// Set when the time of grace is over: what fails then is not tried again.
-    hurry: Arc<AtomicBool>,
+    grace_over: Arc<AtomicBool>,
     pauses: Pauses,
     unsure: bool,
     /// What is sent in the background when this is dropped without an answer.
@@ -47,21 +47,21 @@ impl Settling {
         queue: Arc<dyn Queue>,
         delivery: Arc<Delivery>,
         observer: Observer,
-        hurry: Arc<AtomicBool>,
+        grace_over: Arc<AtomicBool>,
     ) -> Self {
         Self {
             queue,
             delivery,
             observer,
-            hurry,
+            grace_over,
             pauses: Pauses::default(),
             unsure: false,
             owed: None,
         }
     }
 
-    /// Sends the outcome, repeatedly while the delivery is not lost and the worker is not in a
-    /// hurry. A repetition does no harm: it acts on this delivery only. When dropped, it is still sent.
+    /// Sends the outcome, and again after a failure, until the delivery is lost or the time of grace is
+    /// over. A repetition does no harm: it acts on this delivery only. When dropped, it is still sent.
     pub(super) fn settle(
         mut self,
         outcome: Outcome,
@@ -82,7 +82,7 @@ impl Settling {
                 Ok(settled) => return Settlement::Settled(settled),
                 Err(error) => error,
             };
-            let over = self.delivery.is_lost() || self.hurry.load(Ordering::Acquire);
+            let over = self.delivery.is_lost() || self.grace_over.load(Ordering::Acquire);
             if over || !is_passing(&error) {
                 return self.gave_up();
             }
@@ -154,7 +154,7 @@ impl Settling {
 
     /// Whether another try makes no sense.
     fn is_over(&self, error: Option<&Error>) -> bool {
-        self.hurry.load(Ordering::Acquire) || error.is_some_and(|error| !is_passing(error))
+        self.grace_over.load(Ordering::Acquire) || error.is_some_and(|error| !is_passing(error))
     }
 
     fn gave_up(&self) -> Settlement {

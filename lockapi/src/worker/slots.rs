@@ -21,10 +21,10 @@ pub(crate) struct Slots {
     share: Option<Member>,
 }
 
-/// The place of one handler.
+/// A slot that is in use, until it is dropped.
 pub(crate) enum Slot {
     Own(Arc<Slots>),
-    /// That of several parts, which is taken until the last has ended.
+    /// A slot that several parts share; it is free when the last has ended.
     Shared(#[expect(dead_code, reason = "it is dropped")] Arc<Slot>),
 }
 

@@ -2,8 +2,8 @@
 --
 -- Promises: at most 1,000 of them, in the order of their keys, of the first 10,000 rows. Permits and leased mutexes, which
 -- change hands by nature, are left out.
--- Index: the primary key of lease. Race: none, it only reads; whoever has held one for less than the time between two
--- readings may not be seen.
+-- Index: the primary key of lease. Race: none, it only reads; a lease that is held for less than the time between two
+-- readings may be missed.
 WITH part AS MATERIALIZED (
     SELECT l.namespace, l.key, l.slot, l.fence, l.owner, l.acquired_at
       FROM lockapi.lease AS l

@@ -28,13 +28,13 @@ pub(super) const FAULTS: &[FaultDescription] = &[
     describe(
         "standby",
         Critical,
-        "Locks of a standby exclude nobody on the primary, so programs refuse it.",
+        "Locks of a standby exclude no session of the primary, so programs refuse to use it.",
         "Connect to the primary; name all servers in the URL: postgres://one,two/database",
     ),
     describe(
         "not_durable",
         Critical,
-        "A crash loses what was acknowledged: leases are given twice, jobs are lost, ids are repeated.",
+        "A crash loses what was acknowledged: leases are granted twice, jobs are lost, ids are repeated.",
         "ALTER SYSTEM SET {subject} = on; SELECT pg_reload_conf();",
     ),
     describe(
@@ -60,13 +60,13 @@ pub(super) const FAULTS: &[FaultDescription] = &[
     describe(
         "connections",
         Warning,
-        "Programs that reconnect find no room, and what they hold is lost when its time to live has passed.",
-        "Raise max_connections, lower the connections of pools, or put a pooler before what needs no session of its own.",
+        "Programs cannot reconnect, and lose what they hold when its time to live has passed.",
+        "Raise max_connections, lower the connections of pools, or put a pooler in front of programs that need no session of their own.",
     ),
     describe(
         "lock_table",
         Critical,
-        "The lock table is shared by all sessions: when it is full, statements of everybody fail, connecting included.",
+        "The lock table is shared by all sessions: when it is full, statements of all sessions fail, and so do connections.",
         "Raise max_locks_per_transaction, which takes a restart; lower BackendOptions::max_locks in programs that hold many mutexes.",
     ),
     describe(
@@ -78,7 +78,7 @@ pub(super) const FAULTS: &[FaultDescription] = &[
     describe(
         "wraparound",
         Critical,
-        "The server stops to accept writes before transaction ids wrap around.",
+        "The server stops accepting writes before transaction ids wrap around.",
         "VACUUM in the database {subject}, after whatever keeps old rows has ended",
     ),
     describe(
@@ -90,7 +90,7 @@ pub(super) const FAULTS: &[FaultDescription] = &[
     describe(
         "prepared_transaction",
         Warning,
-        "It keeps its locks and old rows until somebody ends it, also after a restart.",
+        "It keeps its locks and old rows until it is committed or rolled back, also after a restart.",
         "COMMIT PREPARED '{subject}' or ROLLBACK PREPARED '{subject}', as its transaction manager says",
     ),
     describe(
@@ -108,7 +108,7 @@ pub(super) const FAULTS: &[FaultDescription] = &[
     describe(
         "logged",
         Critical,
-        "A crash does not empty the table, so nobody knows of it, and the tokens that it took back are given again.",
+        "A crash does not empty the table, so it goes unnoticed, and tokens that it took back are issued again.",
         "ALTER TABLE lockapi.{subject} SET UNLOGGED",
     ),
     describe(
@@ -156,8 +156,8 @@ pub(super) const FAULTS: &[FaultDescription] = &[
     describe(
         "other_schema",
         Critical,
-        "The schema was made by a text that was changed, so nobody knows what it is.",
-        "Find out who changed it; restore the schema from a dump, or make it anew",
+        "A migration was applied whose text differs from that of this version, so the contents of the schema are unknown.",
+        "Find out who changed it; restore the schema from a dump, or drop it and create it again",
     ),
     describe(
         "later_schema",
@@ -180,13 +180,13 @@ pub(super) const FAULTS: &[FaultDescription] = &[
     describe(
         "missing_index",
         Critical,
-        "What it serves reads the whole table instead, and a unique one is not kept.",
+        "Statements that need it read the whole table, and if it is unique, duplicates are not refused.",
         "Make {subject} again",
     ),
     describe(
         "invalid_index",
         Critical,
-        "It is written and not used: what it serves reads the whole table.",
+        "It is written and not used: statements that need it read the whole table.",
         "REINDEX INDEX CONCURRENTLY lockapi.{subject}",
     ),
     describe(
@@ -199,24 +199,24 @@ pub(super) const FAULTS: &[FaultDescription] = &[
         "unclaimed",
         Warning,
         "No worker takes these jobs: there is none, it does not know their name, or there are too few.",
-        "Look at the workers of {subject}: lockapi queue running, and lockapi queue list shows which names wait",
+        "Look at the workers of {subject}: lockapi queue running; lockapi queue jobs QUEUE --state ready shows which names wait",
     ),
     describe(
         "paused",
         Warning,
-        "Jobs are due in a queue that somebody has paused, and are not delivered.",
-        "lockapi audit tells who paused {subject} and why; lockapi queue resume delivers again",
+        "Jobs are due in a queue that is paused, and are not delivered.",
+        "lockapi audit shows who paused {subject} and why; lockapi queue resume delivers again",
     ),
     describe(
         "paused_group",
         Warning,
-        "Jobs are due in a group that somebody has paused, and are not delivered.",
+        "Jobs are due in a group that is paused, and are not delivered.",
         "lockapi queue resume --group delivers the jobs of {subject} again",
     ),
     describe(
         "dead_letters",
         Notice,
-        "These jobs failed for good; nobody will run them again by itself.",
+        "These jobs failed for good; they are not retried automatically.",
         "lockapi queue dead shows why; lockapi queue redrive puts them back",
     ),
     describe(
@@ -247,7 +247,7 @@ pub(super) const FAULTS: &[FaultDescription] = &[
     describe(
         "lock_wait",
         Warning,
-        "Somebody holds a lock for long, or is stuck.",
+        "A session holds a lock for long, or is stuck.",
         "lockapi lock waits shows who waits for whom; lockapi lock release ends the session of a holder",
     ),
     describe(
@@ -265,7 +265,7 @@ pub(super) const FAULTS: &[FaultDescription] = &[
     describe(
         "refused_server",
         Critical,
-        "Programs refuse to work with this server, and tell the same.",
+        "Programs refuse to use this server, and return the same error.",
         "Connect to a PostgreSQL server of a version that is supported; docs/engines.md lists what is known of others.",
     ),
     describe(
@@ -273,20 +273,20 @@ pub(super) const FAULTS: &[FaultDescription] = &[
         Notice,
         "Deleted rows have left room that later rows use again; until then it takes disk, and memory when the table is read.",
         "If the room is wanted back: VACUUM FULL lockapi.{subject}; it locks the table until it is done, so everything that uses \
-         it waits, and it needs the disk for a copy of the living rows. Do it while programs are stopped.",
+         it waits, and it needs disk space for a copy of the live rows. Do it while programs are stopped.",
     ),
     describe(
         "index_bloat",
         Notice,
         "Entries that were deleted have left pages that are almost empty; they take disk and memory, and scans read them.",
-        "REINDEX INDEX CONCURRENTLY lockapi.{subject}; programs go on meanwhile, and it needs the disk for a second one.",
+        "REINDEX INDEX CONCURRENTLY lockapi.{subject}; programs go on meanwhile, and it needs disk space for a second index.",
     ),
     describe(
         "other_index",
         Warning,
         "Each write pays for it; on a column that claims or renewals change, rows are no longer updated in place; and a unique one \
          can make statements fail.",
-        "DROP INDEX CONCURRENTLY lockapi.{subject}; unless you know who reads it. If it belongs to a constraint, drop that.",
+        "DROP INDEX CONCURRENTLY lockapi.{subject}; unless you know what reads it. If it belongs to a constraint, drop that.",
     ),
     describe(
         "flapping_leader",
@@ -304,8 +304,8 @@ pub(super) const FAULTS: &[FaultDescription] = &[
     describe(
         "blocked_limit",
         Notice,
-        "Everything that asks for a permit of it is refused until then.",
-        "lockapi audit tells who blocked it and why, unless a program did; lockapi limit block KEY 0s ends it",
+        "All requests for its permits are refused until then.",
+        "lockapi audit shows who blocked it and why, unless a program did; lockapi limit block KEY 0s ends it",
     ),
     describe(
         "full_limit",

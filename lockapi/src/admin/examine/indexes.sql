@@ -1,4 +1,4 @@
--- Reads which indexes of the schema lockapi nobody has read, although their tables were used.
+-- Reads which indexes of the schema lockapi were never read, although their tables were used.
 --
 -- Promises: a row for each, with its name and what was found. The numbers are those of this server, since its statistics
 -- were reset. An index that is unique is left out: it is of use without being read.

@@ -1,5 +1,5 @@
-//! Looking for what is wrong with a database: settings, schema, what keeps rows from being vacuumed, work that does not
-//! go on.
+//! Finds faults of a database: in settings and schema, transactions that keep rows from being vacuumed, work
+//! that makes no progress.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -39,9 +39,9 @@ const BLOCK: Duration = Duration::from_secs(24 * 60 * 60);
 pub enum Severity {
     /// Worth knowing.
     Notice,
-    /// It should be seen to.
+    /// It needs attention.
     Warning,
-    /// It breaks what is promised, or will.
+    /// It breaks a guarantee, or will.
     Critical,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Something that is wrong.
+/// A fault that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
@@ -73,8 +73,8 @@ pub struct Finding {
     pub remedy: String,
 }
 
-/// Looks for what is wrong with the database that a connection of a [connector](crate::driver::Connector) is to, the
-/// worst first. What lasts is wrong when it has lasted for `age`: transactions, waits, jobs that are due.
+/// Finds the faults of the database that a [connector](crate::driver::Connector) connects to, the worst
+/// first. Transactions, waits and due jobs count as faults once they are as old as `age`.
 ///
 /// # Guarantees
 /// It only reads, and reads a bounded part of each queue. It works without the schema, with that of another version,

@@ -1,5 +1,5 @@
--- Reads who keeps old rows from being vacuumed: sessions, prepared transactions and replication slots. $1 is from which
--- age on, in microseconds.
+-- Reads what keeps old rows from being vacuumed: sessions, prepared transactions and replication slots. $1 is from
+-- which age on, in microseconds.
 --
 -- Promises: a row for each of them, with the name of the fault, what it is about and what was found; it reads nothing of
 -- the schema lockapi. Statements of others are not shown: they may hold data.

@@ -1,9 +1,10 @@
 -- Reads which tables and indexes of the schema lockapi are many times larger than what is in them.
 --
--- Promises: a row for each, with the name of the fault, its name and what was found. It estimates, on the safe side: pages
--- and rows are those that were counted last, widths are those of the statistics, and where this role may not see any, a
--- row is as wide as it can be without TOAST. What is below 64 MB, or less than eight times as large as what it holds, is
--- not told: that is twice the space of a table that is filled by half, as some here are, four times.
+-- Promises: a row for each, with the name of the fault, its name and what was found. It estimates, on the safe side:
+-- pages and rows are those that were counted last, widths are those of the statistics, and where this role may not
+-- see any, a row is as wide as it can be without TOAST. What is below 64 MB, or less than eight times as large as its
+-- contents, is not reported: some tables here are filled by half, so they need twice the space, and this allows four
+-- times that.
 -- Index: those of the catalogs. Race: none, it only reads.
 WITH block AS (
     SELECT pg_catalog.current_setting('block_size')::int8 AS size

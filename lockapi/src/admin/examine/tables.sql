@@ -1,8 +1,8 @@
 -- Reads what is wrong with the tables of the schema lockapi, from the catalogs.
 --
--- Promises: a row for each fault, with its name, the table and what was found; none where there is no schema. Which
--- sessions there are, what they hold for long, and what handlers tell of running jobs is of no use after a crash: these
--- tables are unlogged. So is the one whose row a crash has to remove.
+-- Promises: a row for each fault, with its name, the table and what was found; none where there is no schema. The
+-- tables of sessions, of long holds and waits, and of progress are unlogged on purpose, because a crash makes their
+-- rows useless. So is the one whose row a crash has to remove.
 -- Index: those of the catalogs. Race: none, it only reads.
 WITH relation AS (
     SELECT c.oid, c.relname::text AS name, c.relpersistence, c.relrowsecurity, c.reloptions

@@ -1,5 +1,5 @@
--- Reads what does not go on: jobs that nobody takes, tasks that nobody fires, locks that are waited for, worker numbers
--- that run out. $1 is from which age on, in microseconds.
+-- Reads which work makes no progress: jobs that no worker takes, tasks that no scheduler fires, locks with waiters,
+-- worker numbers that run out. $1 is from which age on, in microseconds.
 --
 -- Promises: a row for each queue, scheduler, lock or name, with the name of the fault and what was found; it reads a
 -- bounded number of rows of each queue, however many there are.

@@ -1,4 +1,4 @@
--- Records in the audit log that somebody does $2 to $3 in the namespace $1, for the reason $4.
+-- Records in the audit log the action $2 on $3 in the namespace $1, for the reason $4.
 --
 -- Promises: one row, with the role and the application of the session. Index: the primary key. Race: none, it only
 -- adds a row.

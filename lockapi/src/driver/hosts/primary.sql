@@ -1,4 +1,4 @@
--- Tells whether the server is the one to write to.
+-- Returns whether the server accepts writes.
 --
 -- Promises: false on a hot standby, and on a server that an administrator made read-only as a whole. What a
 -- role or a database has as its default does not count.

@@ -1,4 +1,4 @@
-//! Threads that tasks live on.
+//! Threads that run tasks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

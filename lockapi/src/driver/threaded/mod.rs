@@ -1,4 +1,4 @@
-//! Blocking drivers: their calls run on threads that the tasks live on.
+//! Blocking drivers: their calls run on the threads of the tasks.
 
 mod attempts;
 mod host;

@@ -1,4 +1,4 @@
-//! Those who wait for the answer to a request.
+//! Callers that wait for the answer to a request.
 
 use std::iter;
 

@@ -1,4 +1,4 @@
-//! Whose turn it is: kinds of requests share a connection by the time that their statements take.
+//! Which kind of request is sent next: kinds share a connection by the time that their statements take.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a batcher carries: operations, and those who wait for their answers.
+//! The requests of a batcher: operations, and the callers that wait for their answers.
 
 use std::any::{Any, TypeId};
 use std::future::Future;

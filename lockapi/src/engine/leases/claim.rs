@@ -1,4 +1,4 @@
-//! A lease in the hands of a caller.
+//! A lease that was granted to a caller.
 
 use std::sync::Arc;
 

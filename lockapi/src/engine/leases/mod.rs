@@ -1,4 +1,4 @@
-//! The leases of a process: asking for them, and what is known of those that it has.
+//! The leases of a process: requests for them, and the state of those that it holds.
 
 mod claim;
 mod releasing;
@@ -56,20 +56,20 @@ impl Entry {
 pub(crate) struct AcquireRequest {
     pub(crate) namespace: Arc<str>,
     pub(crate) key: Arc<str>,
-    pub(crate) what: What,
+    pub(crate) what: RequestedSlots,
     pub(crate) options: Arc<LeaseOptions>,
 }
 
 /// Which slots of a key are requested.
 #[derive(Clone, Copy)]
-pub(crate) enum What {
+pub(crate) enum RequestedSlots {
     /// This one.
     Slot(i64),
     /// So many of those from 1 to `permits`.
     Permits { permits: i64, count: i64 },
 }
 
-impl What {
+impl RequestedSlots {
     pub(crate) fn kind(self) -> Kind {
         match self {
             Self::Slot(slot) => kind(&[slot]),
@@ -153,7 +153,7 @@ impl Leases {
         let leases = Arc::clone(self);
         let (namespace, key) = (&*request.namespace, &*request.key);
         match request.what {
-            What::Slot(slot) => {
+            RequestedSlots::Slot(slot) => {
                 let acquire = match request.options.acquire(namespace, key, slot) {
                     Ok(acquire) => acquire,
                     Err(error) => return answered(Err(error)),
@@ -169,7 +169,7 @@ impl Leases {
                         answered(leases.unless_closing(answer));
                     });
             }
-            What::Permits { permits, count } => {
+            RequestedSlots::Permits { permits, count } => {
                 let take = match request.options.take(namespace, key, permits, count) {
                     Ok(take) => take,
                     Err(error) => return answered(Err(error)),
@@ -190,7 +190,7 @@ impl Leases {
         }
     }
 
-    /// What the server's answer to a request that was sent at `sent` means here.
+    /// RequestedSlots the server's answer to a request that was sent at `sent` means here.
     fn answered(
         self: &Arc<Self>,
         request: AcquireRequest,
@@ -218,7 +218,7 @@ impl Leases {
             }
             Ok(Err(refused)) => {
                 if repeated.0 {
-                    // What is in the way may be the first try.
+                    // RequestedSlots is in the way may be the first try.
                     self.abandon(&request, acquisition, None);
                 }
                 Ok(Err(refused))
@@ -233,7 +233,7 @@ impl Leases {
         }
     }
 
-    /// What was granted to a backend that is being closed goes back.
+    /// RequestedSlots was granted to a backend that is being closed goes back.
     fn unless_closing(&self, answer: Result<Granted>) -> Result<Granted> {
         match answer {
             Ok(Ok(_)) if self.batcher.is_closing() => Err(is_closed().error("acquire")),

@@ -1,11 +1,11 @@
-//! Giving leases back.
+//! Releasing leases.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{AcquireRequest, Entry, Leases, What, lost};
+use super::{AcquireRequest, Entry, Leases, RequestedSlots, lost};
 use crate::election::topic;
 use crate::engine::Notify;
 use crate::engine::clock::Time;
@@ -107,8 +107,8 @@ impl Leases {
         granted: Option<i64>,
     ) {
         let (first, last) = match request.what {
-            What::Slot(slot) => (slot, slot),
-            What::Permits { permits, .. } => (1, permits),
+            RequestedSlots::Slot(slot) => (slot, slot),
+            RequestedSlots::Permits { permits, .. } => (1, permits),
         };
         let abandon = Abandon {
             namespace: request.namespace.to_string(),

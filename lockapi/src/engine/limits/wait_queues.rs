@@ -10,14 +10,14 @@ use rustc_hash::FxHashMap;
 
 use super::answers::UndoingReply;
 use crate::engine::batcher::{Answer as _, Repeated};
-use crate::engine::keyed_fifo::{KeyedFifo, Place};
+use crate::engine::keyed_fifo::{KeyedFifo, Position};
 use crate::limit::{Policy, RawDecision};
 use crate::sync::{Mutex, MutexGuard};
 
-/// What callers of one line wait for.
+/// What the callers of one queue wait for.
 type WaitQueueKey = (String, Policy);
 
-/// The lines that are not empty.
+/// The queues that are not empty.
 #[derive(Default)]
 pub(super) struct WaitQueues {
     turns: KeyedFifo<WaitQueueKey>,
@@ -36,12 +36,12 @@ struct Waiter {
     reply: UndoingReply<RawDecision>,
 }
 
-/// A place in a line, until this is dropped.
+/// A position in a queue, until this is dropped.
 pub(super) struct QueuePosition<'a> {
     queues: &'a WaitQueues,
     key: WaitQueueKey,
     number: u64,
-    position: Place<'a, WaitQueueKey>,
+    position: Position<'a, WaitQueueKey>,
 }
 
 /// One of those that are asked for together.
@@ -52,7 +52,7 @@ pub(super) struct WaitingCall {
 }
 
 impl WaitQueues {
-    /// Takes the last place of a line, unless this number of callers wait already, in any line.
+    /// Joins a queue at its end, unless this number of callers wait already, in any queue.
     pub(super) fn try_join(
         &self,
         key: &str,
@@ -87,7 +87,7 @@ impl QueuePosition<'_> {
         self.position.first(work).await
     }
 
-    /// The first of the line: one at least, and more as long as all of them cost no more than this.
+    /// The first of the queue: one at least, and more as long as all of them cost no more than this.
     pub(super) fn first_calls(&self, most: u64) -> Vec<WaitingCall> {
         let waiters = self.queues.lock();
         let queue = waiters.queues.get(&self.key).into_iter().flatten();
@@ -102,7 +102,7 @@ impl QueuePosition<'_> {
         queue.enumerate().map_while(fits).collect()
     }
 
-    /// Tells one of the line that it is admitted. Returns whether it was still there.
+    /// Tells a caller of the queue that it is admitted. Returns whether it still waited.
     pub(super) fn answer(&self, one: WaitingCall, decided: RawDecision) -> bool {
         let answered = self.queues.lock().remove(&self.key, one.number);
         let there = answered.is_some();
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(costs(&one, 6), [4, 1]);
         assert_eq!(costs(&one, 3), [4]);
         assert_eq!(costs(&apart, 9), [5]);
-        // Of each line one has a turn.
+        // One caller of each queue has a turn.
         let mut first = Box::pin(one.first(std::future::pending::<()>()));
         assert!((&mut first).now_or_never().is_none());
         assert!(two.first(async {}).now_or_never().is_none());

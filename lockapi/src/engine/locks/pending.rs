@@ -1,4 +1,4 @@
-//! A caller that waits for an answer.
+//! A call that waits for its answer.
 
 use std::sync::Arc;
 

@@ -24,7 +24,7 @@ impl Run {
             return;
         };
         let took = self.queue.now().saturating_sub(running.since);
-        if !running.shares {
+        if !running.in_batch {
             self.pace.handled(took);
         }
         let verdict = match verdict {
@@ -175,7 +175,7 @@ impl Run {
             Arc::clone(&self.queue),
             delivery,
             self.settings.observer.clone(),
-            Arc::clone(&self.hurry),
+            Arc::clone(&self.grace_over),
         )
     }
 

@@ -14,12 +14,12 @@ use crate::worker::settling::is_passing;
 /// The time after which a completion is sent again that met a row lock.
 const DELAY: Duration = Duration::from_millis(100);
 
-pub(super) struct Exchanging {
+pub(super) struct PendingExchange {
     pub(super) answer: Boxed<Result<Exchange>>,
     pub(super) acks: Vec<Done>,
     claimed: usize,
-    /// Only jobs for calls that gather were claimed.
-    gathering: bool,
+    /// Whether the claim was only for calls that gather.
+    for_batches: bool,
     /// No other work was pending.
     alone: bool,
     since: Duration,
@@ -42,14 +42,14 @@ impl Run {
         let acks: Vec<_> = self.done.drain(..most).collect();
         let tickets = tickets(&acks);
         let claimed = claim.as_ref().map_or(0, |(claim, _)| claim.most);
-        let gathering = claim.as_ref().is_some_and(|(_, gathering)| *gathering);
+        let for_batches = claim.as_ref().is_some_and(|(_, for_batches)| *for_batches);
         let claim = claim.map(|(claim, _)| claim);
         let queue = Arc::clone(&self.queue);
-        self.exchange = Some(Exchanging {
+        self.exchange = Some(PendingExchange {
             answer: Box::pin(async move { queue.exchange(tickets, claim.as_ref()).await }),
             acks,
             claimed,
-            gathering,
+            for_batches,
             alone: self.has_nothing(),
             since: self.queue.now(),
         });
@@ -60,16 +60,16 @@ impl Run {
         if self.stopping || self.spawn_pause.is_some() {
             return None;
         }
-        let gathering = self.calls.may_claim();
+        let gathering = self.calls.want();
         let want = if self.may_have_jobs { self.want() } else { 0 };
         // Where some handlers take one job at a time, few are claimed for all: both kinds of claim take turns.
         let alone = self.handlers.smallest_batch().is_some();
         if gathering > 0 && !(want > 0 && (alone || self.calls.take_turn())) {
-            let names = self.calls.gathering(&self.handlers.batches);
+            let names = self.calls.names(&self.handlers.batches);
             let claim = self.settings.claim.clone().names(names);
-            return Some((ahead(claim, gathering), true));
+            return Some((prefetch(claim, gathering), true));
         }
-        (want > 0).then(|| (ahead(self.settings.claim.clone(), want), false))
+        (want > 0).then(|| (prefetch(self.settings.claim.clone(), want), false))
     }
 
     /// How many jobs of any name there is room for.
@@ -84,11 +84,11 @@ impl Run {
                 free * size + (ahead * size).min(most)
             }
         };
-        room.saturating_sub(self.ahead.len()).min(MAX_CLAIM)
+        room.saturating_sub(self.prefetched.len()).min(MAX_CLAIM)
     }
 
     fn wait_for_arrival(&mut self) {
-        let waits = !self.may_have_jobs || self.calls.wait();
+        let waits = !self.may_have_jobs || self.calls.is_waiting();
         if self.stopping || !waits || self.arrival.is_some() {
             return;
         }
@@ -111,7 +111,7 @@ impl Run {
                     self.pace.exchanged(took);
                     let more = answer.more || answer.deliveries.len() >= exchange.claimed;
                     self.calls.may_have_jobs = more;
-                    if !exchange.gathering {
+                    if !exchange.for_batches {
                         self.may_have_jobs = more;
                     } else if answer.seen != self.seen {
                         // What has arrived may have other names.
@@ -151,7 +151,7 @@ impl Run {
     /// Keeps completions that could not be sent for another attempt, while others go on.
     fn unacknowledged(&mut self, mut done: Done, error: &Error) {
         done.unsure |= error.kind() == ErrorKind::Indeterminate;
-        let again = is_passing(error) && !self.hurry.load(Ordering::Acquire);
+        let again = is_passing(error) && !self.grace_over.load(Ordering::Acquire);
         if again && !done.delivery.is_lost() {
             self.delayed.push(done);
         } else if done.unsure {
@@ -168,10 +168,10 @@ impl Run {
         let count = deliveries.len();
         self.summary.claimed += u64::try_from(count).unwrap_or(u64::MAX);
         self.settings.observer.claimed(count);
-        if self.calls.gather() {
+        if self.calls.is_gathering() {
             self.gather_or_keep(deliveries);
         } else {
-            self.ahead.extend(deliveries);
+            self.prefetched.extend(deliveries);
         }
         if self.stopping {
             self.return_unbegun();
@@ -182,10 +182,10 @@ impl Run {
     fn failed(&mut self, acks: Vec<Done>, error: Error) {
         self.settings.observer.failed(&error);
         let passing = is_passing(&error);
-        let hurry = self.hurry.load(Ordering::Acquire);
+        let grace_over = self.grace_over.load(Ordering::Acquire);
         for mut done in acks {
             done.unsure |= error.kind() == ErrorKind::Indeterminate;
-            if passing && !hurry && !done.delivery.is_lost() {
+            if passing && !grace_over && !done.delivery.is_lost() {
                 self.done.push(done);
             } else if done.unsure {
                 self.summary.unknown += 1;
@@ -197,7 +197,7 @@ impl Run {
         self.calls.may_have_jobs = true;
         if passing {
             let (queue, pause) = (Arc::clone(&self.queue), self.pauses.next());
-            self.pause = (!hurry)
+            self.pause = (!grace_over)
                 .then(|| -> Boxed<()> { Box::pin(async move { queue.sleep(pause).await }) });
         } else {
             self.refused.get_or_insert(error);
@@ -206,7 +206,7 @@ impl Run {
     }
 }
 
-fn ahead(mut claim: Claim, most: usize) -> Claim {
+fn prefetch(mut claim: Claim, most: usize) -> Claim {
     claim.most = most;
     claim.begun_within = Some(BEGUN_WITHIN);
     claim

@@ -1,4 +1,4 @@
-//! A worker at work: what it has in hand, and what it does next.
+//! A running worker as a state machine: the jobs that it has, and its next step.
 
 mod calls;
 mod ending;
@@ -33,7 +33,7 @@ use crate::worker::slots::{Slot, Slots};
 use crate::worker::{Settings, Spawned};
 use calls::Calls;
 use ending::Confirmed;
-use exchange::Exchanging;
+use exchange::PendingExchange;
 
 /// How often it checks for jobs without a handler, and how long these have waited by then.
 const WATCH: Duration = Duration::from_secs(60);
@@ -42,18 +42,18 @@ const UNSPAWNED: Duration = Duration::from_secs(1);
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A worker at work. Dropped, it gives back what it has.
+/// A running worker. When dropped, it releases its jobs.
 #[allow(clippy::struct_excessive_bools, reason = "each is a state of its own")]
 pub(super) struct Run {
     queue: Arc<dyn Queue>,
     handlers: Handlers,
     settings: Settings,
     /// Claimed and not begun.
-    ahead: VecDeque<Delivery>,
-    /// Runs while there is something ahead; then what could not begin has gone back.
-    behind: Option<Boxed<()>>,
+    prefetched: VecDeque<Delivery>,
+    /// Runs while there are prefetched jobs; at its end those that could not begin were released.
+    prefetch_timer: Option<Boxed<()>>,
     running: FxHashMap<u64, Running>,
-    handling: FuturesUnordered<Quiet<(u64, Verdict)>>,
+    attempts: FuturesUnordered<Quiet<(u64, Verdict)>>,
     slots: Arc<Slots>,
     calls: Calls,
     /// Done, but not sent yet.
@@ -61,7 +61,7 @@ pub(super) struct Run {
     /// Done, and to be sent again after a delay, because sending failed.
     delayed: Vec<Done>,
     delay: Option<Boxed<()>>,
-    exchange: Option<Exchanging>,
+    exchange: Option<PendingExchange>,
     settling: FuturesUnordered<Boxed<(Outcome, Settlement)>>,
     /// Ended, and acknowledged by their handlers themselves.
     confirming: FuturesUnordered<Boxed<Confirmed>>,
@@ -76,7 +76,7 @@ pub(super) struct Run {
     spawn_pause: Option<Boxed<()>>,
     grace: Option<Boxed<()>>,
     /// Set when the time of grace is over: what fails now is not tried again.
-    hurry: Arc<AtomicBool>,
+    grace_over: Arc<AtomicBool>,
     stopping: bool,
     /// Whether it ends when there is nothing to do.
     until_idle: bool,
@@ -95,7 +95,7 @@ struct Running {
     since: Duration,
     handling: Handling,
     /// Whether it is one of the jobs of a call.
-    shares: bool,
+    in_batch: bool,
 }
 
 impl Running {
@@ -125,10 +125,10 @@ impl Run {
             queue,
             handlers,
             settings,
-            ahead: VecDeque::new(),
-            behind: None,
+            prefetched: VecDeque::new(),
+            prefetch_timer: None,
             running: FxHashMap::default(),
-            handling: FuturesUnordered::new(),
+            attempts: FuturesUnordered::new(),
             slots,
             calls: Calls::default(),
             done: Vec::new(),
@@ -144,7 +144,7 @@ impl Run {
             pause: None,
             spawn_pause: None,
             grace: None,
-            hurry: Arc::default(),
+            grace_over: Arc::default(),
             stopping: false,
             until_idle: false,
             found_nothing: false,
@@ -189,12 +189,12 @@ impl Run {
         self.want_slots();
         self.begin();
         let free = self.slots.free();
-        if let Poll::Ready(Some((number, verdict))) = self.handling.poll_next_unpin(cx) {
+        if let Poll::Ready(Some((number, verdict))) = self.attempts.poll_next_unpin(cx) {
             self.decide(number, verdict);
             return Poll::Ready(());
         }
-        if let Poll::Ready(Some(called)) = self.calls.poll_next(cx) {
-            self.called(&called);
+        if let Poll::Ready(Some(time)) = self.calls.poll_next(cx) {
+            self.call_ended(&time);
             return Poll::Ready(());
         }
         if let Poll::Ready(Some((outcome, settlement))) = self.settling.poll_next_unpin(cx) {
@@ -205,13 +205,13 @@ impl Run {
             self.confirmed(confirmed);
             return Poll::Ready(());
         }
-        if ended(&mut self.behind, cx) {
+        if ended(&mut self.prefetch_timer, cx) {
             self.drop_returned();
             return Poll::Ready(());
         }
         self.watch_unhandled(cx);
         if ended(&mut self.grace, cx) {
-            self.hurry.store(true, Ordering::Release);
+            self.grace_over.store(true, Ordering::Release);
             self.pause = None;
             self.delay = None;
             self.done.append(&mut self.delayed);
@@ -251,7 +251,7 @@ impl Run {
     fn want_slots(&self) {
         let paused = self.pause.is_some() || self.spawn_pause.is_some();
         let claims = self.may_have_jobs && !self.stopping && !paused;
-        self.slots.want(claims || !self.ahead.is_empty());
+        self.slots.want(claims || !self.prefetched.is_empty());
     }
 
     /// Reports jobs without a handler.
@@ -290,11 +290,11 @@ impl Run {
         self.stopping && self.has_nothing() && self.exchange.is_none()
     }
 
-    /// Whether nothing is in hand, but for what is being exchanged.
+    /// Whether it has no work, apart from the exchange.
     fn has_nothing(&self) -> bool {
         self.running.is_empty()
             && self.calls.is_empty()
-            && self.ahead.is_empty()
+            && self.prefetched.is_empty()
             && self.done.is_empty()
             && self.delayed.is_empty()
             && self.settling.is_empty()
@@ -309,23 +309,23 @@ impl Run {
 
     /// Begins what can begin.
     fn begin(&mut self) {
-        while !self.ahead.is_empty()
+        while !self.prefetched.is_empty()
             && let Some(slot) = self.slots.try_take()
-            && let Some(delivery) = self.ahead.pop_front()
+            && let Some(delivery) = self.prefetched.pop_front()
         {
             self.begin_one(Arc::new(delivery), slot);
         }
-        if !self.ahead.is_empty() && self.behind.is_none() {
+        if !self.prefetched.is_empty() && self.prefetch_timer.is_none() {
             let queue = Arc::clone(&self.queue);
-            self.behind = Some(Box::pin(async move { queue.sleep(BEGUN_WITHIN).await }));
+            self.prefetch_timer = Some(Box::pin(async move { queue.sleep(BEGUN_WITHIN).await }));
         }
     }
 
-    /// Forgets what was claimed ahead and has gone back, because no handler ended in time.
+    /// Drops prefetched jobs that were released because no handler was free in time.
     fn drop_returned(&mut self) {
-        let ahead = std::mem::take(&mut self.ahead).into_iter();
-        let (returned, ahead): (Vec<_>, _) = ahead.partition(Delivery::is_lost);
-        self.ahead = ahead.into();
+        let prefetched = std::mem::take(&mut self.prefetched).into_iter();
+        let (returned, kept): (Vec<_>, _) = prefetched.partition(Delivery::is_lost);
+        self.prefetched = kept.into();
         if !returned.is_empty() {
             self.pace.stalled(BEGUN_WITHIN);
         }
@@ -363,12 +363,12 @@ impl Run {
         delivery: Arc<Delivery>,
         handling: Handling,
         attempt: impl Future<Output = Verdict> + Send + 'static,
-        shares: bool,
+        in_batch: bool,
     ) {
         self.begun += 1;
         let number = self.begun;
         let attempt = handling.around(attempt);
-        self.handling.push(match &self.settings.spawn {
+        self.attempts.push(match &self.settings.spawn {
             None => Quiet::new(async move { (number, attempt.await) }),
             Some(spawn) => {
                 let (verdict, reported) = self.spawned(spawn, attempt);
@@ -381,7 +381,7 @@ impl Run {
             delivery,
             since,
             handling,
-            shares,
+            in_batch,
         };
         self.running.insert(number, running);
     }
@@ -421,14 +421,14 @@ impl Run {
 
     fn return_unbegun(&mut self) {
         self.drop_returned();
-        for delivery in std::mem::take(&mut self.ahead) {
+        for delivery in std::mem::take(&mut self.prefetched) {
             self.settle(Arc::new(delivery), Outcome::Release);
         }
     }
 
     /// Drops the handlers that run, and returns their jobs.
     fn give_up(&mut self) {
-        drop(std::mem::take(&mut self.handling));
+        drop(std::mem::take(&mut self.attempts));
         self.calls.give_up();
         for (_, running) in std::mem::take(&mut self.running) {
             let took = self.queue.now().saturating_sub(running.since);
@@ -439,7 +439,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        drop(std::mem::take(&mut self.handling));
+        drop(std::mem::take(&mut self.attempts));
         self.calls.give_up();
         self.slots.leave();
         let later = |delivery: &Delivery, outcome| {
@@ -450,7 +450,7 @@ impl Drop for Run {
             running.released(self.queue.now());
             later(&running.delivery, Outcome::Release);
         }
-        for delivery in &self.ahead {
+        for delivery in &self.prefetched {
             later(delivery, Outcome::Release);
         }
         // What the exchange has completed already is completed once.

@@ -186,7 +186,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             );
             let mut queue = slot.queue;
             for waiter in queue.take_out(|_| true) {
-                self.owners.unwait(&waiter, lock);
+                self.owners.stop_waiting(&waiter, lock);
                 effects.answer_waiter(waiter, Answer::Failed(reason.clone()));
             }
         }
@@ -200,12 +200,12 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         match std::mem::replace(&mut slot.phase, Phase::Releasing) {
             Phase::Held(held) => {
                 effects.lost.push(held.hold);
-                self.owners.unhold(held.owner, lock);
+                self.owners.stop_holding(held.owner, lock);
             }
             Phase::Shared(shared) => {
                 for share in shared.holds {
                     effects.lost.push(share.hold);
-                    self.owners.unhold(share.owner, lock);
+                    self.owners.stop_holding(share.owner, lock);
                 }
             }
             _ => {}

@@ -186,15 +186,15 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     ) -> Option<Waiter<W>> {
         let slot = self.slots.get_mut(&lock)?;
         let waiter = slot.queue.leave(id)?;
-        self.owners.unwait(&waiter, lock);
-        let deserted = slot.is_deserted();
+        self.owners.stop_waiting(&waiter, lock);
+        let no_waiters = slot.has_no_waiters();
         match slot.phase {
             Phase::Shared(_) => self.admit(now, lock, effects),
-            Phase::Wanted(turn) if deserted => {
+            Phase::Wanted(turn) if no_waiters => {
                 self.wanted.remove(&turn);
                 self.slots.remove(&lock);
             }
-            Phase::Polling(at) if deserted => {
+            Phase::Polling(at) if no_waiters => {
                 self.polls.remove(&(at, lock));
                 self.slots.remove(&lock);
             }
@@ -309,7 +309,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let (since, callers) = slot.kept.unwrap_or((now, 0));
         slot.kept = Some((since, callers + 1));
         slot.refuse_no_wait(effects);
-        self.owners.unwait(&first, lock);
+        self.owners.stop_waiting(&first, lock);
         self.owners.hold(first.owner, lock);
         let state = &mut self.sessions[session];
         state.held += 1;
@@ -337,8 +337,8 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             self.polls.remove(&(at, lock));
             match self.slots.get(&lock).map(|slot| &slot.phase) {
                 Some(Phase::Polling(since)) if *since == at => {
-                    let deserted = !self.try_for_first(lock, effects);
-                    if deserted {
+                    let no_waiters = !self.try_for_first(lock, effects);
+                    if no_waiters {
                         self.slots.remove(&lock);
                     }
                 }

@@ -29,7 +29,7 @@ impl Owners {
     }
 
     /// A waiter is out of the queue of a lock.
-    pub(super) fn unwait<W>(&mut self, waiter: &Waiter<W>, lock: LockId) {
+    pub(super) fn stop_waiting<W>(&mut self, waiter: &Waiter<W>, lock: LockId) {
         if waiter.policy != WaitPolicy::NoWait {
             self.remove(waiter.owner, lock, |owner| &mut owner.waits);
         }
@@ -41,7 +41,7 @@ impl Owners {
         }
     }
 
-    pub(super) fn unhold(&mut self, owner: Option<OwnerId>, lock: LockId) {
+    pub(super) fn stop_holding(&mut self, owner: Option<OwnerId>, lock: LockId) {
         self.remove(owner, lock, |owner| &mut owner.holds);
     }
 

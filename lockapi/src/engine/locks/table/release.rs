@@ -1,4 +1,4 @@
-//! What a release does: it passes the lock on within the process, or gives it back to the server.
+//! A release: the lock is handed over within the process, or released at the server.
 
 use std::time::Duration;
 
@@ -11,21 +11,20 @@ use crate::fence::HAND_OVER_BITS;
 use crate::key::LockId;
 use crate::mutex::LockMode;
 
-/// How often a lock is passed on within the process before other processes get their turn.
+/// How often a lock is handed over within the process before other processes get their turn.
 const MAX_HAND_OVERS: i64 = 64;
-/// How long a lock is passed on within the process before it is released for those who wait at the
-/// server.
+/// How long a lock is handed over within the process before it is released for the waiters at the server.
 pub(super) const MAX_HELD: Duration = Duration::from_millis(32);
 /// How long a process keeps a lock altogether, one caller after the other, before it stands back.
 const MAX_KEPT: Duration = MAX_HELD;
 
-/// It stands back for so long, so that those who poll find the lock free: a sixteenth of the time.
+/// How long it stands back, so that processes that poll find the lock free: a sixteenth of the time.
 const STAND_BACK: Duration = Duration::from_millis(2);
 
 const _: () = assert!(MAX_HAND_OVERS < 1 << HAND_OVER_BITS);
 
 impl<W, H: Clone + Default, R> LockTable<W, H, R> {
-    /// A holder is done: passes the lock on within the process, or releases it.
+    /// A holder releases the lock: hands it over within the process, or releases it at the server.
     pub(crate) fn release(
         &mut self,
         now: Now<'_>,
@@ -35,13 +34,13 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         effects: &mut Effects<W, H, R>,
     ) {
         match self.slots.get(&lock).map(|slot| &slot.phase) {
-            Some(Phase::Held(held)) if held.id == hold => self.pass_on(now, lock, reply, effects),
+            Some(Phase::Held(held)) if held.id == hold => self.hand_over(now, lock, reply, effects),
             Some(Phase::Shared(_)) => self.end_share(lock, hold, reply, effects),
             _ => effects.released(reply, Err(Reason::Lost)),
         }
     }
 
-    pub(super) fn pass_on(
+    pub(super) fn hand_over(
         &mut self,
         now: Now<'_>,
         lock: LockId,
@@ -57,7 +56,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             return;
         };
         let session = held.session;
-        self.owners.unhold(held.owner, lock);
+        self.owners.stop_holding(held.owner, lock);
         // Nobody asks what time it is where nobody waits.
         let now = exclusive.then(now);
         if let Some(now) = now
@@ -70,7 +69,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             held.id = id;
             held.hold = H::default();
             held.owner = next.owner;
-            self.owners.unwait(&next, lock);
+            self.owners.stop_waiting(&next, lock);
             self.owners.hold(next.owner, lock);
             let granted = Granted {
                 lock,
@@ -91,14 +90,14 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             }
             _ => None,
         };
-        self.let_go(session, lock, LockMode::Exclusive, reply, effects);
+        self.release_at_server(session, lock, LockMode::Exclusive, reply, effects);
         if let Some(now) = stands_back {
             self.stand_back(lock, now, effects);
         }
     }
 
-    /// Has the session that holds the lock release it, and tries it again for those who wait.
-    pub(super) fn let_go(
+    /// Lets the session that holds the lock release it, and tries it again for the waiters.
+    pub(super) fn release_at_server(
         &mut self,
         session: usize,
         lock: LockId,

@@ -224,7 +224,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 return true;
             };
             let slot = self.slots.get(&lock);
-            let wanted = slot.is_some_and(|slot| !slot.is_deserted());
+            let wanted = slot.is_some_and(|slot| !slot.has_no_waiters());
             if !wanted {
                 self.slots.remove(&lock);
             }

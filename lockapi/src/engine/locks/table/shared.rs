@@ -125,7 +125,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 waited: next.waited(now),
             };
             shared.holds.push(share);
-            self.owners.unwait(&next, lock);
+            self.owners.stop_waiting(&next, lock);
             self.owners.hold(next.owner, lock);
             effects.answer_waiter(next, Answer::Granted(granted));
         }
@@ -171,10 +171,10 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             return effects.released(reply, Err(Reason::Lost));
         };
         let share = shared.holds.swap_remove(at);
-        self.owners.unhold(share.owner, lock);
+        self.owners.stop_holding(share.owner, lock);
         if shared.holds.is_empty() {
             let session = shared.session;
-            self.let_go(session, lock, LockMode::Shared, reply, effects);
+            self.release_at_server(session, lock, LockMode::Shared, reply, effects);
         } else {
             effects.released(reply, Ok(()));
         }

@@ -44,7 +44,7 @@ impl<W> Waiter<W> {
     }
 }
 
-/// What is known of a lock.
+/// The state of a lock.
 pub(super) enum Phase<H> {
     /// An attempt is queued or under way on session 0.
     Trying,
@@ -60,7 +60,7 @@ pub(super) enum Phase<H> {
     Polling(Time),
 }
 
-/// A lock that one caller has alone.
+/// A lock that one caller holds exclusively.
 pub(super) struct Held<H> {
     pub(super) session: usize,
     pub(super) id: u64,
@@ -78,9 +78,9 @@ pub(super) struct Slot<W, H> {
     pub(super) failed: bool,
     /// The last wait for it would have closed a cycle.
     pub(super) cycle_suspected: bool,
-    /// How long it was waited for in this turn.
-    pub(super) served: Time,
-    /// Since when this process has it, one caller after the other, and how many they were.
+    /// How much of its turn the lock has used: the time for which sessions waited for it.
+    pub(super) turn_used: Time,
+    /// Since when this process holds it, one caller after the other, and the number of these callers.
     pub(super) kept: Option<(Time, u32)>,
 }
 
@@ -94,7 +94,7 @@ impl<W, H> Slot<W, H> {
             queue,
             failed: false,
             cycle_suspected: false,
-            served: Time::ZERO,
+            turn_used: Time::ZERO,
             kept: None,
         }
     }
@@ -114,7 +114,7 @@ impl<W, H> Slot<W, H> {
     }
 
     /// Whether there are no waiters.
-    pub(super) fn is_deserted(&self) -> bool {
+    pub(super) fn has_no_waiters(&self) -> bool {
         self.queue.is_empty()
     }
 

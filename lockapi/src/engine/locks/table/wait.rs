@@ -36,9 +36,9 @@ pub(super) struct Wait {
     pub(super) turn: u64,
     pub(super) since: Time,
     pub(super) until: Time,
-    /// It is on behalf of owners of work that hold other locks.
+    /// Whether lock owners that hold other locks wait for this one.
     pub(super) holding: bool,
-    /// It is to end.
+    /// Whether an interrupt was requested.
     pub(super) interrupted: bool,
 }
 
@@ -86,13 +86,13 @@ pub(crate) enum WaitOutcome {
 }
 
 impl<W, H: Clone + Default, R> LockTable<W, H, R> {
-    /// Another session holds the lock: those who wait for it do so at the server.
+    /// Another session holds the lock: a session waits for it at the server.
     pub(super) fn contended(&mut self, now: Now<'_>, lock: LockId, effects: &mut Effects<W, H, R>) {
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;
         };
         slot.refuse_no_wait(effects);
-        if slot.is_deserted() {
+        if slot.has_no_waiters() {
             self.slots.remove(&lock);
             return;
         }
@@ -121,7 +121,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;
         };
-        if slot.is_deserted() {
+        if slot.has_no_waiters() {
             self.slots.remove(&lock);
         } else if can_wait {
             slot.phase = Phase::Wanted(turn);
@@ -144,7 +144,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         }
     }
 
-    /// Has sessions that are free wait for the locks whose turn it is.
+    /// Assigns the locks whose turn it is to free sessions.
     pub(super) fn assign(&mut self, now: Now<'_>, effects: &mut Effects<W, H, R>) {
         if self.wanted.is_empty() {
             return;
@@ -295,7 +295,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 let took = now.saturating_sub(wait.since);
                 self.sessions[session].down_until = now + took + DOWN;
                 effects.unopened += 1;
-                if self.slots.get(&lock).is_some_and(Slot::is_deserted) {
+                if self.slots.get(&lock).is_some_and(Slot::has_no_waiters) {
                     self.slots.remove(&lock);
                 } else {
                     self.poll_later(lock, now, effects);
@@ -315,10 +315,10 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let Some(slot) = self.slots.get_mut(&wait.lock) else {
             return;
         };
-        slot.served += now.saturating_sub(wait.since);
-        let goes_on = wait.interrupted && slot.served < SHORT_SLICE;
+        slot.turn_used += now.saturating_sub(wait.since);
+        let goes_on = wait.interrupted && slot.turn_used < SHORT_SLICE;
         if !goes_on {
-            slot.served = Time::ZERO;
+            slot.turn_used = Time::ZERO;
         }
         let turn = goes_on.then_some(wait.turn);
         self.enqueue(wait.lock, now, turn, effects);
@@ -342,9 +342,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         }
     }
 
-    /// A session was about to wait for the lock, and saw that somebody who holds it waits for one of
-    /// those `held` by owners that wait for it here. What it saw may have been about to end: a cycle
-    /// is one that is seen twice.
+    /// The deadlock check of a session found that the holder of the lock waits for one of the locks in
+    /// `held`, which owners that wait for it here hold. That wait may have been about to end: a cycle counts
+    /// once it is found twice.
     fn cycle(
         &mut self,
         now: Now<'_>,
@@ -356,7 +356,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             return;
         };
         if !std::mem::replace(&mut slot.cycle_suspected, true) {
-            if slot.is_deserted() {
+            if slot.has_no_waiters() {
                 self.slots.remove(&lock);
             } else {
                 self.poll_later(lock, now(), effects);
@@ -379,7 +379,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 .take_out(|one| one.owner.is_some_and(|owner| owners.contains(&owner)));
             slot.cycle_suspected = false;
             for waiter in closes {
-                self.owners.unwait(&waiter, lock);
+                self.owners.stop_waiting(&waiter, lock);
                 effects.answer_waiter(waiter, Answer::Failed(Reason::Deadlock));
             }
         }
