@@ -6,17 +6,16 @@ use std::fmt;
 use std::ops::DerefMut;
 use std::time::Duration;
 
+use lockapi::Failure;
 use lockapi::driver::{
     BlockingConnection, BlockingConnector, BlockingListener, BorrowedConnection, Mode, Rows,
     Script, Statement, Value,
 };
-use lockapi::{Failure, Report, Severity};
+use lockapi_postgres_types::{Param, decode, failed, native, not_connected, param};
 use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::ToSql;
 use postgres::{Client, Error, GenericClient};
 use r2d2::{ManageConnection, Pool, PooledConnection};
-
-use crate::value::{self, Param};
 
 /// How long a connection of a pool is waited for, at most.
 const POOL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -34,9 +33,9 @@ where
     fn connect(&self, mode: Mode) -> Result<Self::Connection, Failure> {
         let client = (self.0)().map_err(|error| {
             let error: Box<dyn std::error::Error + Send + Sync> = Box::new(error);
-            match error.downcast_ref::<Error>().and_then(report) {
-                Some(report) => Failure::connect(report.sqlstate().map(str::to_owned), report),
-                None => Failure::connect(None, error),
+            match error.downcast::<Error>() {
+                Ok(error) => not_connected(*error),
+                Err(error) => Failure::connect(None, error),
             }
         })?;
         Ok(Owned::new(Box::new(client), mode))
@@ -84,13 +83,13 @@ impl<C: DerefMut<Target = Client> + Send> BlockingConnection for Owned<C> {
         let query = match prepared.entry(statement.name) {
             Entry::Occupied(query) => query.into_mut(),
             Entry::Vacant(place) => {
-                let types = statement.params.iter().map(|of| value::native(*of));
+                let types = statement.params.iter().map(|of| native(*of));
                 let types: Vec<_> = types.collect();
                 let query = self.client.prepare_typed(statement.sql, &types);
                 place.insert(query.map_err(failed)?)
             }
         };
-        let params: Vec<Param> = params.into_iter().map(value::param).collect();
+        let params: Vec<Param> = params.into_iter().map(param).collect();
         let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(|param| &**param as _).collect();
         decode(statement, self.client.query(query, &params))
     }
@@ -141,54 +140,12 @@ fn run_unprepared<C: GenericClient>(
     statement: &Statement,
     params: Vec<Value>,
 ) -> Result<Rows, Failure> {
-    let params: Vec<Param> = params.into_iter().map(value::param).collect();
+    let params: Vec<Param> = params.into_iter().map(param).collect();
     let params: Vec<_> = statement
         .params
         .iter()
         .zip(&params)
-        .map(|(of, param)| (&**param as &(dyn ToSql + Sync), value::native(*of)))
+        .map(|(of, param)| (&**param as &(dyn ToSql + Sync), native(*of)))
         .collect();
     decode(statement, client.query_typed(statement.sql, &params))
-}
-
-fn decode(statement: &Statement, rows: Result<Vec<postgres::Row>, Error>) -> Result<Rows, Failure> {
-    let rows = rows.map_err(failed)?;
-    rows.iter().map(|row| value::row(statement, row)).collect()
-}
-
-pub(crate) fn failed(error: Error) -> Failure {
-    match report(&error) {
-        Some(report) => Failure::reported(report),
-        // Whatever the server did not report came from the connection.
-        None => Failure::statement(None, true, error),
-    }
-}
-
-/// What the server reports, without what may quote data.
-fn report(error: &Error) -> Option<Report> {
-    let of_driver = error.as_db_error()?;
-    // A server that is older than 9.6, or a pooler, tells it in its own language only.
-    let severity = match of_driver.parsed_severity() {
-        Some(postgres::error::Severity::Panic) => Severity::Panic,
-        Some(postgres::error::Severity::Fatal) => Severity::Fatal,
-        Some(_) => Severity::Error,
-        None => match of_driver.severity() {
-            "PANIC" => Severity::Panic,
-            "FATAL" => Severity::Fatal,
-            _ => Severity::Error,
-        },
-    };
-    let code = of_driver.code().code().to_owned();
-    let report = Report::new(Some(code), of_driver.message())
-        .severe(severity)
-        .about(
-            of_driver.constraint(),
-            of_driver.table(),
-            of_driver.column(),
-        );
-    Some(report)
-}
-
-pub(crate) fn sqlstate(error: &Error) -> Option<String> {
-    error.code().map(|code| code.code().to_owned())
 }

@@ -77,7 +77,6 @@
 mod connector;
 mod table;
 mod transaction;
-mod value;
 mod versioned;
 
 use std::sync::Arc;

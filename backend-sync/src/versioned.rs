@@ -4,11 +4,10 @@ use std::cell::Cell;
 use std::error::Error as StdError;
 
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, check_before_commit};
-use lockapi::{Error, ErrorKind, Failure};
+use lockapi::{Error, ErrorKind};
+use lockapi_postgres_types::{failed, outcome, sqlstate};
 use postgres::types::{ToSql, Type};
 use postgres::{Client, GenericClient, Transaction};
-
-use crate::connector::{failed, sqlstate};
 
 const OPERATION: &str = "update_versioned";
 
@@ -72,15 +71,7 @@ impl<'t> VersionedUpdate<'t> {
             .collect();
         let rows = client.query_typed(&sql, &params);
         let rows = rows.map_err(refused)?;
-        let Some(row) = rows.first() else {
-            return Ok(Outcome::Gone);
-        };
-        match (row.try_get(0), row.try_get(1)) {
-            (Ok(found), Ok(written)) => Outcome::of(seen, found, written),
-            (Err(error), _) | (_, Err(error)) => {
-                Err(Failure::corrupt(error.to_string()).error(OPERATION))
-            }
-        }
+        outcome(&rows, seen, OPERATION)
     }
 }
 

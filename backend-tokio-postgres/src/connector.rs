@@ -6,19 +6,16 @@ use std::fmt;
 use std::future::poll_fn;
 use std::time::Duration;
 
-use lockapi::driver::{
-    BackgroundTask, Call, Connection, Connector, Listener, Mode, Row, Rows, Script, Statement,
-};
-use lockapi::{Error, ErrorKind, Failure, Report, Severity};
+use lockapi::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Script};
+use lockapi::{Error, ErrorKind, Failure};
+use lockapi_postgres_types::{Param, decode, failed, native, not_connected, param};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Client, Config, Error as PgError, GenericClient, Socket};
-
-use crate::value::{self, Param};
+use tokio_postgres::{AsyncMessage, Client, Config, GenericClient, Socket};
 
 /// What a backend needs of a TLS connector: [`NoTls`](tokio_postgres::NoTls) and those of
 /// `tokio-postgres-rustls`, `postgres-native-tls` and `postgres-openssl` have it.
@@ -177,13 +174,13 @@ impl Connection for Owned {
         let query = match prepared.entry(statement.name) {
             Entry::Occupied(query) => query.into_mut(),
             Entry::Vacant(place) => {
-                let types = statement.params.iter().map(|of| value::native(*of));
+                let types = statement.params.iter().map(|of| native(*of));
                 let types: Vec<_> = types.collect();
                 let query = self.client.prepare_typed(statement.sql, &types).await;
                 place.insert(query.map_err(failed)?)
             }
         };
-        let params: Vec<Param> = params.into_iter().map(value::param).collect();
+        let params: Vec<Param> = params.into_iter().map(param).collect();
         let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(|param| &**param as _).collect();
         decode(statement, self.client.query(query, &params).await)
     }
@@ -234,8 +231,8 @@ pub(crate) fn check_open(client: &Client) -> Result<(), Failure> {
 /// between the program and the server.
 async fn run_unnamed<C: GenericClient + Sync>(client: &C, call: Call<'_>) -> Result<Rows, Failure> {
     let (statement, params) = call.query();
-    let types = statement.params.iter().map(|of| value::native(*of));
-    let params: Vec<Param> = params.into_iter().map(value::param).collect();
+    let types = statement.params.iter().map(|of| native(*of));
+    let params: Vec<Param> = params.into_iter().map(param).collect();
     let params = params.iter().map(|param| &**param as &(dyn ToSql + Sync));
     let params: Vec<_> = params.zip(types).collect();
     decode(statement, client.query_typed(statement.sql, &params).await)
@@ -244,56 +241,4 @@ async fn run_unnamed<C: GenericClient + Sync>(client: &C, call: Call<'_>) -> Res
 async fn run_script(client: &Client, script: Script) -> Result<(), Failure> {
     check_open(client)?;
     client.batch_execute(script.sql()).await.map_err(failed)
-}
-
-fn decode(
-    statement: &Statement,
-    rows: Result<Vec<tokio_postgres::Row>, PgError>,
-) -> Result<Vec<Row>, Failure> {
-    let rows = rows.map_err(failed)?;
-    rows.iter().map(|row| value::row(statement, row)).collect()
-}
-
-fn not_connected(error: PgError) -> Failure {
-    match report(&error) {
-        Some(report) => Failure::connect(report.sqlstate().map(str::to_owned), report),
-        None => Failure::connect(None, error),
-    }
-}
-
-pub(crate) fn failed(error: PgError) -> Failure {
-    match report(&error) {
-        Some(report) => Failure::reported(report),
-        // Whatever the server did not report came from the connection.
-        None => Failure::statement(None, true, error),
-    }
-}
-
-/// What the server reports, without what may quote data.
-fn report(error: &PgError) -> Option<Report> {
-    let of_driver = error.as_db_error()?;
-    // A server that is older than 9.6, or a pooler, tells it in its own language only.
-    let severity = match of_driver.parsed_severity() {
-        Some(tokio_postgres::error::Severity::Panic) => Severity::Panic,
-        Some(tokio_postgres::error::Severity::Fatal) => Severity::Fatal,
-        Some(_) => Severity::Error,
-        None => match of_driver.severity() {
-            "PANIC" => Severity::Panic,
-            "FATAL" => Severity::Fatal,
-            _ => Severity::Error,
-        },
-    };
-    let code = of_driver.code().code().to_owned();
-    let report = Report::new(Some(code), of_driver.message())
-        .severe(severity)
-        .about(
-            of_driver.constraint(),
-            of_driver.table(),
-            of_driver.column(),
-        );
-    Some(report)
-}
-
-pub(crate) fn sqlstate(error: &PgError) -> Option<String> {
-    error.code().map(|code| code.code().to_owned())
 }

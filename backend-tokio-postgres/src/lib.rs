@@ -95,7 +95,6 @@
 
 mod connector;
 mod transaction;
-mod value;
 mod versioned;
 
 use std::sync::Arc;

@@ -6,11 +6,12 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Waker};
 
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, marked};
-use lockapi::{Error, ErrorKind, Failure};
+use lockapi::{Error, ErrorKind};
+use lockapi_postgres_types::{failed, outcome, sqlstate};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, GenericClient, Transaction};
 
-use crate::connector::{check_open, failed, sqlstate};
+use crate::connector::check_open;
 
 const OPERATION: &str = "update_versioned";
 
@@ -81,15 +82,7 @@ impl<'t> VersionedUpdate<'t> {
             .collect();
         check_open(client.client()).map_err(|failure| failure.error(OPERATION))?;
         let rows = client.query_typed(&sql, &params).await.map_err(refused)?;
-        let Some(row) = rows.first() else {
-            return Ok(Outcome::Gone);
-        };
-        match (row.try_get(0), row.try_get(1)) {
-            (Ok(found), Ok(written)) => Outcome::of(seen, found, written),
-            (Err(error), _) | (_, Err(error)) => {
-                Err(Failure::corrupt(error.to_string()).error(OPERATION))
-            }
-        }
+        outcome(&rows, seen, OPERATION)
     }
 }
 
@@ -162,14 +155,14 @@ pub async fn transact<T>(
         let attempt = attempts.next().await?;
         let mut transaction = client.transaction().await?;
         mark(&transaction);
-        let outcome = match work(&mut transaction, attempt).await {
+        let worked = match work(&mut transaction, attempt).await {
             Ok(value) => match marked::check(&mut transaction).await {
                 Ok(()) => Ok(value),
                 Err(error) => Err(error.into()),
             },
             failed => failed,
         };
-        let error = match outcome {
+        let error = match worked {
             Ok(value) => match transaction.commit().await {
                 Ok(()) => return Ok(attempts.succeed(value)),
                 Err(error) => failed(error).error("commit").into(),

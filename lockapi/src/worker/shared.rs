@@ -177,11 +177,15 @@ impl State {
             weights -= weight;
         }
     }
+}
 
-    /// Those who may be able to take some; they are woken outside of the lock.
-    fn waiting(&self) -> Vec<Arc<AtomicWaker>> {
-        let waiting = self.members.values().filter(|member| member.wants);
-        waiting.map(|member| Arc::clone(&member.freed)).collect()
+/// Wakes those who may be able to take some, outside of the lock.
+fn wake_waiting(state: MutexGuard<'_, State>) {
+    let waiting = state.members.values().filter(|member| member.wants);
+    let waiting: Vec<_> = waiting.map(|member| Arc::clone(&member.freed)).collect();
+    drop(state);
+    for freed in waiting {
+        freed.wake();
     }
 }
 
@@ -210,9 +214,7 @@ impl Member {
         if let Some(own) = state.members.get_mut(&self.number) {
             own.used = own.used.saturating_sub(1);
         }
-        let waiting = state.waiting();
-        drop(state);
-        waiting.iter().for_each(|freed| freed.wake());
+        wake_waiting(state);
     }
 
     pub(super) fn free(&self) -> usize {
@@ -247,9 +249,7 @@ impl Member {
 
     fn divided(&self, mut state: MutexGuard<'_, State>) {
         state.divide(self.shared.handlers);
-        let waiting = state.waiting();
-        drop(state);
-        waiting.iter().for_each(|freed| freed.wake());
+        wake_waiting(state);
     }
 }
 

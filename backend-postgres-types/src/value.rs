@@ -1,12 +1,17 @@
-//! Values of the driver as parameters and columns of the `postgres` crate.
+//! Values of statements as parameters, and rows of answers.
 
 use lockapi::Failure;
-use lockapi::driver::{Row, Statement, Type, Value};
-use postgres::types::{FromSql, ToSql, Type as Native};
+use lockapi::driver::{Row, Rows, Statement, Type, Value};
+use lockapi::versioned::Outcome;
+use tokio_postgres::types::{FromSql, ToSql, Type as Native};
+use tokio_postgres::{Error as PgError, Row as PgRow};
 
-pub(crate) type Param = Box<dyn ToSql + Sync + Send>;
+/// A parameter.
+pub type Param = Box<dyn ToSql + Sync + Send>;
 
-pub(crate) fn param(value: Value) -> Param {
+/// The parameter for a value.
+#[must_use]
+pub fn param(value: Value) -> Param {
     match value {
         Value::Null(Type::Bool) => Box::new(None::<bool>),
         Value::Null(Type::Int) => Box::new(None::<i64>),
@@ -25,7 +30,9 @@ pub(crate) fn param(value: Value) -> Param {
     }
 }
 
-pub(crate) fn native(of: Type) -> Native {
+/// The type of a parameter or column.
+#[must_use]
+pub fn native(of: Type) -> Native {
     match of {
         Type::Bool => Native::BOOL,
         Type::Int => Native::INT8,
@@ -37,17 +44,17 @@ pub(crate) fn native(of: Type) -> Native {
     }
 }
 
-pub(crate) fn row(statement: &Statement, row: &postgres::Row) -> Result<Row, Failure> {
+fn row(statement: &Statement, row: &PgRow) -> Result<Row, Failure> {
     let found = row.columns().iter().map(|column| column.type_().oid());
     statement.check_columns(found.map(Some))?;
     let columns = statement.columns.iter().enumerate();
-    let values: Result<_, postgres::Error> = columns.map(|(at, of)| column(row, at, *of)).collect();
+    let values: Result<_, PgError> = columns.map(|(at, of)| column(row, at, *of)).collect();
     let values =
         values.map_err(|error| Failure::corrupt(format!("{}: {error}", statement.name)))?;
     Ok(Row(values))
 }
 
-fn column(row: &postgres::Row, at: usize, of: Type) -> Result<Value, postgres::Error> {
+fn column(row: &PgRow, at: usize, of: Type) -> Result<Value, PgError> {
     match of {
         Type::Bool => get(row, at, of, Value::Bool),
         Type::Int => get(row, at, of, Value::Int),
@@ -60,11 +67,36 @@ fn column(row: &postgres::Row, at: usize, of: Type) -> Result<Value, postgres::E
 }
 
 fn get<'a, T: FromSql<'a>>(
-    row: &'a postgres::Row,
+    row: &'a PgRow,
     at: usize,
     of: Type,
     wrap: fn(T) -> Value,
-) -> Result<Value, postgres::Error> {
+) -> Result<Value, PgError> {
     let value: Option<T> = row.try_get(at)?;
     Ok(value.map_or(Value::Null(of), wrap))
+}
+
+/// The rows that answer a statement.
+///
+/// # Errors
+/// What the server or the connection has reported; `Corrupt` for columns that the statement does not have.
+pub fn decode(statement: &Statement, rows: Result<Vec<PgRow>, PgError>) -> Result<Rows, Failure> {
+    let rows = rows.map_err(crate::failed)?;
+    rows.iter().map(|found| row(statement, found)).collect()
+}
+
+/// What an update of a versioned row has done, that was seen with version `seen`.
+///
+/// # Errors
+/// `Corrupt` for columns of other types, and versions that cannot be.
+pub fn outcome(rows: &[PgRow], seen: i64, operation: &'static str) -> lockapi::Result<Outcome> {
+    let Some(row) = rows.first() else {
+        return Ok(Outcome::Gone);
+    };
+    match (row.try_get(0), row.try_get(1)) {
+        (Ok(found), Ok(written)) => Outcome::of(seen, found, written),
+        (Err(error), _) | (_, Err(error)) => {
+            Err(Failure::corrupt(error.to_string()).error(operation))
+        }
+    }
 }
