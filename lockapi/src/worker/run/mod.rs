@@ -186,9 +186,10 @@ impl Run {
     /// Performs the next step. Everything that has ended is processed before anything is sent, so that
     /// it is sent together.
     fn step(&mut self, cx: &mut Waiting<'_>) -> Poll<()> {
+        // Before any is looked for. A handler whose result is not used any more may still have one, too.
+        self.slots.watch(cx.waker());
         self.want_slots();
         self.begin();
-        let free = self.slots.free();
         if let Poll::Ready(Some((number, verdict))) = self.attempts.poll_next_unpin(cx) {
             self.decide(number, verdict);
             return Poll::Ready(());
@@ -237,11 +238,6 @@ impl Run {
         if ended(&mut self.arrival, cx) {
             self.may_have_jobs = true;
             self.calls.may_have_jobs = true;
-            return Poll::Ready(());
-        }
-        // A handler whose result is not used any more may still have a slot.
-        self.slots.watch(cx.waker());
-        if self.slots.free() > free {
             return Poll::Ready(());
         }
         Poll::Pending
