@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, DeliveryState, Exchange, Groups, Job, Outcome, Pause, Pushed, QueueOptions,
-    Settled, Statistics, Ticket, Unhandled,
+    Claim, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, Outcome, Pause, Pushed,
+    QueueOptions, Settled, Statistics, Ticket, Unhandled,
 };
 use lockapi::{Queue, Result};
 
@@ -119,6 +119,14 @@ impl<W: Wrapper> Queue for Wrapped<W> {
 
     async fn set_paused(&self, pause: Option<Pause>) -> Result<()> {
         self.0.inner().set_paused(pause).await
+    }
+
+    async fn set_name_paused(&self, name: &str, pause: Option<Pause>) -> Result<()> {
+        self.0.inner().set_name_paused(name, pause).await
+    }
+
+    async fn drain(&self, pause: Pause, timeout: Duration) -> Result<Drained> {
+        self.0.inner().drain(pause, timeout).await
     }
 
     async fn set_groups(&self, groups: Groups) -> Result<()> {

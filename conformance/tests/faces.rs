@@ -23,6 +23,7 @@ const ONE_FACE: &[(&str, &str)] = &[
     ("Backend::open_semaphore", CALLED_BY_ANOTHER),
     ("Queue::inner", LEADS),
     ("Queue::missed", CALLED_BY_ANOTHER),
+    ("Queue::set_name_paused", CALLED_BY_ANOTHER),
     ("Queue::set_paused", CALLED_BY_ANOTHER),
     ("Queue::used", CALLED_BY_ANOTHER),
     ("Scheduler::set_enabled", CALLED_BY_ANOTHER),

@@ -14,7 +14,7 @@ use lockapi::ErrorKind;
 /// | 3 | [`Warning`](Self::Warning) | `doctor` found something that should be seen to |
 /// | 4 | [`Critical`](Self::Critical) | `doctor` found something that breaks what is promised |
 /// | 5 | [`Absent`](Self::Absent) | what was named is not there: no such job, nobody holds the lock |
-/// | 120 | [`Busy`](Self::Busy) | others hold it: at once with `--skip`, or for as long as `--timeout` says |
+/// | 120 | [`Busy`](Self::Busy) | others hold it: at once with `--skip`, or for as long as `--timeout` says; jobs still run after the timeout of `queue drain` |
 /// | 121 | [`Lost`](Self::Lost) | `exec` held it no longer, or could not be sure to, before the command had ended |
 /// | 122 | [`Unreachable`](Self::Unreachable) | the database could not be reached or refused to serve; nothing was done |
 /// | 123 | [`Unknown`](Self::Unknown) | the answer of the database never came: it may have been done |

@@ -296,6 +296,57 @@ fn queues_are_paused_for_a_time_and_groups_by_name() {
     let audit = database.lockapi(["audit", "--json"]).succeeds().json();
     assert_eq!(audit[0]["action"], "resume group");
     assert_eq!(audit[0]["target"], "mails/tenant-7");
+
+    let names = || {
+        database
+            .sql("SELECT name, paused_until > now() + interval '1 hour' FROM lockapi.paused_name")
+    };
+    let pause = ["queue", "pause", "mails", "--name", "welcome"];
+    change(&pause).succeeds();
+    assert_eq!(names(), "welcome|");
+    change(&[&pause[..], &["--for", "2h"]].concat()).succeeds();
+    assert_eq!(names(), "welcome|t");
+    change(&[&pause[..], &["--group", "a"]].concat()).exits(2);
+    change(&["queue", "resume", "mails", "--name", "welcome"]).succeeds();
+    assert_eq!(names(), "");
+    let audit = database.lockapi(["audit", "--json"]).succeeds().json();
+    assert_eq!(audit[0]["action"], "resume name");
+    assert_eq!(audit[0]["target"], "mails/welcome");
+}
+
+#[test]
+fn queues_are_drained() {
+    let database = Database::new();
+    let drain = |more: &[&str]| {
+        let common = ["queue", "drain", "mails", "--reason", "a deployment"];
+        database.lockapi([&common, more].concat())
+    };
+    drain(&[]).succeeds().shows("drained: no job runs");
+    database
+        .lockapi(["queue", "push", "mails", "welcome"])
+        .succeeds();
+    // As a worker has it.
+    database.sql(
+        "UPDATE lockapi.job SET token = 1, attempt = 1, lease_until = now() + interval '1 hour'",
+    );
+    let busy = drain(&["--timeout", "100ms", "--for", "2h", "--json"]).exits(120);
+    let busy = busy.json();
+    assert_eq!(
+        (&busy["drained"], &busy["running"]),
+        (&false.into(), &1.into())
+    );
+    let shown = database.lockapi(["queue", "show", "mails"]).succeeds();
+    shown.shows("paused for 1h 59m");
+    drain(&["--timeout", "0s"])
+        .exits(120)
+        .shows("1 jobs still run");
+    drain(&["--for", "0s"]).exits(2);
+    database.sql("UPDATE lockapi.job SET lease_until = now()");
+    drain(&["--timeout", "1m"]).succeeds();
+    let audit = database.lockapi(["audit", "--json"]).succeeds().json();
+    assert_eq!(audit[0]["action"], "drain queue");
+    assert_eq!(audit[0]["target"], "mails");
+    assert_eq!(audit[0]["reason"], "a deployment");
 }
 
 #[test]

@@ -108,6 +108,14 @@ const MADE: &[Made] = &[
          INSERT INTO lockapi.group_limit VALUES (0, 'default', 'imports', 'tenant-7')",
     ),
     made(
+        "paused_name",
+        "default/mails/welcome",
+        3,
+        "INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload)
+         VALUES (now() - interval '1 hour', 1, 2, 'default', 'mails', 'welcome', 'null');
+         INSERT INTO lockapi.paused_name (namespace, queue, name) VALUES ('default', 'mails', 'welcome')",
+    ),
+    made(
         "dead_letters",
         "default/mails",
         0,

@@ -64,6 +64,7 @@ const WORKER: &[Right] = &[
             "lock_name",
             "lock_note",
             "lock_session",
+            "paused_name",
             "push_key",
             "queue",
             "queue_groups",

@@ -47,11 +47,13 @@ mod outage;
 mod places;
 mod processes;
 mod queue;
+mod queue_drains;
 mod queue_expiry;
 mod queue_headers;
 mod queue_keys;
 mod queue_limits;
 mod queue_locked;
+mod queue_names;
 mod queue_outage;
 mod queue_progress;
 mod queue_spy;
@@ -140,12 +142,14 @@ const MODULES: &[&[Case]] = &[
     leased_mutex::CASES,
     queue::CASES,
     queue_sql::CASES,
+    queue_drains::CASES,
     queue_expiry::CASES,
     queue_headers::CASES,
     deliveries::CASES,
     queue_keys::CASES,
     queue_limits::CASES,
     queue_locked::CASES,
+    queue_names::CASES,
     queue_outage::CASES,
     queue_progress::CASES,
     ids::CASES,

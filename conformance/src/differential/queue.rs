@@ -16,7 +16,7 @@ use lockapi::suite::memory::ModelState;
 use lockapi::suite::queue::{
     Ack, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, Discard, FOR_EVER,
     HoldKey, Keys, Name, NewJob, Purge, Push, PushKeyed, ReadDeliveryState, Redrive, Report,
-    SearchBelowFloors, SetPaused, Settle, SweepQueues, Take,
+    SearchBelowFloors, SetNamePaused, SetPaused, Settle, SweepQueues, Take,
 };
 
 pub use actions::{Action, GroupAction, actions};
@@ -233,6 +233,7 @@ impl<C: Connection> Pair<'_, C> {
                 self.same(discard).await;
             }
             Action::Pause(units) => self.pause(*units).await,
+            Action::PauseName(odd, units) => self.pause_name(*odd, *units).await,
             Action::Count(most) => self.count(i64::from(*most)).await,
             Action::Running(of_queue) => self.running(*of_queue).await,
             Action::CancelOne(back) => self.cancel_one(*back).await,
@@ -262,6 +263,17 @@ impl<C: Connection> Pair<'_, C> {
             topic,
         })
         .await;
+    }
+
+    async fn pause_name(&mut self, odd: bool, units: Option<u8>) {
+        let pause = SetNamePaused {
+            name: self.name(),
+            job: format!("job {}", u8::from(odd)),
+            paused: units.is_some(),
+            time: i64::from(units.unwrap_or_default()) * UNIT,
+            topic: 0,
+        };
+        self.same(pause).await;
     }
 
     async fn stand(&mut self, backs: &[u8]) {
@@ -417,8 +429,10 @@ impl<C: Connection> Pair<'_, C> {
         let (real, model) = (of(|it| it.0), of(|it| it.1));
         let (mut real, mut model) = self.compare(&real, &model).await;
         let (real, model) = (real.remove(0), model.remove(0));
-        let of =
-            |turned: &CompletedAndClaimed| (turned.acked.clone(), turned.picked, turned.parked);
+        let of = |turned: &CompletedAndClaimed| {
+            let paused = turned.paused.is_some();
+            (turned.acked.clone(), turned.picked, turned.parked, paused)
+        };
         assert_eq!(of(&real), of(&model));
         assert_eq!(real.claimed.len(), model.claimed.len());
         for (real, model) in real.claimed.into_iter().zip(model.claimed) {

@@ -68,6 +68,8 @@ impl OnPostgres {
                         expires_at = expires_at - {micros} * interval '1 microsecond'
                   WHERE namespace = {namespace};
                  UPDATE lockapi.queue SET paused_until = paused_until - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace};
+                 UPDATE lockapi.paused_name SET paused_until = paused_until - {micros} * interval '1 microsecond'
                   WHERE namespace = {namespace}"
             ))
             .await;

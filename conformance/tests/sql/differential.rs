@@ -199,6 +199,8 @@ fn age_jobs(observer: &Mutex<Client>, namespace: &str, time: std::time::Duration
           WHERE namespace = '{namespace}';
          UPDATE lockapi.queue SET paused_until = paused_until - {micros} * interval '1 microsecond'
           WHERE namespace = '{namespace}';
+         UPDATE lockapi.paused_name SET paused_until = paused_until - {micros} * interval '1 microsecond'
+          WHERE namespace = '{namespace}';
          UPDATE lockapi.job_archive
             SET completed_at = completed_at - {micros} * interval '1 microsecond',
                 expires_at = expires_at - {micros} * interval '1 microsecond'

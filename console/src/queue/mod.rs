@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use lockapi::Backend;
 use lockapi::admin::Filter;
-use lockapi::queue::{self, Pause, Statistics};
+use lockapi::queue::{self, Statistics};
 use serde::Serialize;
 
 use crate::arguments::Global;
@@ -17,11 +17,13 @@ use crate::output::spoken;
 mod edit;
 mod entries;
 mod jobs;
+mod pause;
 mod push;
 
 use edit::Edit;
 use entries::{Counts, Dead, Listed, Running, Shown};
 use jobs::Jobs;
+use pause::{Drain, Resume, Stop};
 use push::Push;
 
 /// See what is in queues, push, cancel and revive jobs, pause and purge
@@ -86,28 +88,11 @@ pub(crate) enum Queue {
     /// Delete dead letters
     Discard(Those),
     /// Stop delivering jobs; they are still accepted, and those that run go on
-    Pause {
-        /// The queue
-        queue: String,
-        /// Deliver them again after this time, such as 30s, 5m or 2h
-        #[arg(long = "for", value_name = "TIME", value_parser = crate::values::duration, conflicts_with = "group")]
-        time: Option<Duration>,
-        /// Only the jobs of this group, by a limit of 0
-        #[arg(long)]
-        group: Option<String>,
-        #[command(flatten)]
-        why: Why,
-    },
+    Pause(Stop),
+    /// Pause, and wait until no job runs any more; exits with 120 if some still do after the timeout
+    Drain(Drain),
     /// Deliver jobs again
-    Resume {
-        /// The queue
-        queue: String,
-        /// Only the jobs of this group; a limit of its own is taken away
-        #[arg(long)]
-        group: Option<String>,
-        #[command(flatten)]
-        why: Why,
-    },
+    Resume(Resume),
     /// Delete all jobs that wait; without --yes it only tells how many
     Purge {
         /// The queue
@@ -209,18 +194,9 @@ impl Queue {
                 let count = queue.discard(those.ids.clone()).await?;
                 return those.done(global, count, "deleted");
             }
-            Self::Pause {
-                queue,
-                time,
-                group,
-                why,
-            } => {
-                let pause = time.map_or(Pause::UntilResumed, Pause::For);
-                set_paused(backend, (&queue, group.as_deref()), Some(pause), &why).await?;
-            }
-            Self::Resume { queue, group, why } => {
-                set_paused(backend, (&queue, group.as_deref()), None, &why).await?;
-            }
+            Self::Pause(stop) => stop.run(backend).await?,
+            Self::Drain(drain) => return drain.run(global, backend).await,
+            Self::Resume(resume) => resume.run(backend).await?,
             Self::Purge { queue, yes, why } => {
                 let handle = backend.queue(&queue)?;
                 let purged = if yes {
@@ -241,30 +217,6 @@ impl Queue {
         }
         Ok(Exit::Success)
     }
-}
-
-/// Pauses or resumes a queue, or a group of it.
-async fn set_paused(
-    backend: &dyn Backend,
-    (queue, group): (&str, Option<&str>),
-    pause: Option<Pause>,
-    why: &Why,
-) -> Result<()> {
-    let handle = backend.queue(queue)?;
-    let verb = pause.map_or("resume", |_| "pause");
-    let (kind, subject) = match group {
-        Some(group) => ("group", format!("{queue}/{group}")),
-        None => ("queue", queue.to_owned()),
-    };
-    backend
-        .operator()
-        .record(&format!("{verb} {kind}"), &subject, &why.reason)
-        .await?;
-    match group {
-        Some(group) => handle.set_group_limit(group, pause.map(|_| 0)).await?,
-        None => handle.set_paused(pause).await?,
-    }
-    Ok(())
 }
 
 fn no_job(queue: &str, id: i64) -> Failure {

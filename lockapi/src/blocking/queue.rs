@@ -9,8 +9,8 @@ use super::block_on;
 use crate::driver::{Library, Transaction};
 use crate::error::Result;
 use crate::queue::{
-    Claim, DeadLetter, DeliveryState, Exchange, Groups, Job, JobKind, Outcome, Pushed,
-    QueueOptions, Settled, Statistics, Taken, Ticket, Unhandled,
+    Claim, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobKind, Outcome, Pause,
+    Pushed, QueueOptions, Settled, Statistics, Taken, Ticket, Unhandled,
 };
 
 /// A [queue](crate::Queue) for blocking callers.
@@ -159,6 +159,31 @@ impl Queue {
     /// As for [`Queue::resume`](crate::Queue#method.resume).
     pub fn resume(&self) -> Result<()> {
         block_on(self.0.resume())
+    }
+
+    /// Stops giving out jobs of one name, until they are resumed or for a time; see
+    /// [`Queue::set_name_paused`](crate::Queue::set_name_paused).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn pause_name(&self, name: &str, pause: Pause) -> Result<()> {
+        block_on(self.0.pause_name(name, pause))
+    }
+
+    /// Gives out jobs of one name again.
+    ///
+    /// # Errors
+    /// As for [`Queue::resume_name`](crate::Queue#method.resume_name).
+    pub fn resume_name(&self, name: &str) -> Result<()> {
+        block_on(self.0.resume_name(name))
+    }
+
+    /// Pauses it, and waits until no job of it runs; see [`Queue::drain`](crate::Queue::drain).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn drain(&self, pause: Pause, timeout: Duration) -> Result<Drained> {
+        block_on(self.0.drain(pause, timeout))
     }
 
     /// Sets how the groups of the queue are limited; see [`Queue::set_groups`](crate::Queue::set_groups).

@@ -115,6 +115,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "progress",
         sql: include_str!("../../migrations/0017_progress.sql"),
     },
+    Migration {
+        version: 19,
+        name: "paused_names",
+        sql: include_str!("../../migrations/0019_paused_names.sql"),
+    },
 ];
 
 impl Migration {

@@ -39,13 +39,13 @@ pub(crate) use job::{RUN_KEY, check_at, check_attempts, check_json, check_payloa
 pub(crate) use model::Jobs;
 pub(crate) use operations::{
     Ack, Admit, Admitted, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, CountJobs,
-    DELETED, Discard, ExpireJobs, FOR_EVER, Floor, Keys, Name, NewJob, Purge, Push, PushKeyed,
-    PushTogether, ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive, Report,
-    SearchBelowFloors, SearchRange, SearchResult, SetGroupLimit, SetGroups, SetPaused, Settle,
-    SweepProgress, SweepQueues, attempts,
+    CountRunning, DELETED, Discard, ExpireJobs, FOR_EVER, Floor, Keys, Name, NewJob, Purge, Push,
+    PushKeyed, PushTogether, ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive, Report,
+    RunningPart, SearchBelowFloors, SearchRange, SearchResult, SetGroupLimit, SetGroups,
+    SetNamePaused, SetPaused, Settle, SweepProgress, SweepQueues, attempts,
 };
 pub use options::QueueOptions;
-pub use pause::Pause;
+pub use pause::{Drained, Pause};
 pub(crate) use progress::checked_report;
 pub use progress::{MAX_PROGRESS_NOTE, Progress};
 pub(crate) use runs::RunState;
@@ -185,6 +185,39 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// `Invalid` for a time of zero or more than [`MAX_DELAY`], `Unavailable`, `Indeterminate`.
     async fn set_paused(&self, pause: Option<Pause>) -> Result<()>;
 
+    /// Pauses the jobs of one name, or resumes them with `None`: they wait, also those that are pushed later, and those of
+    /// other names are delivered. Those that were delivered before run to their end. A pause costs no attempt and writes
+    /// one row, however many jobs wait.
+    ///
+    /// A job of a [group](Job::group) that is next in its group keeps its place there although its name is paused: in an
+    /// [ordered](Groups::ordered) queue its group waits, and otherwise the group has one job less at a time.
+    ///
+    /// # Errors
+    /// `Invalid` for a name outside of the limits of names, and as for [`set_paused`](Queue::set_paused).
+    async fn set_name_paused(&self, name: &str, pause: Option<Pause>) -> Result<()>;
+
+    /// Pauses it, and waits until no job of it runs, for `timeout` at most: before a deployment or maintenance.
+    /// Jobs that wait stay. Returns how many still run. It stays paused, as [`set_paused`](Queue::set_paused) says.
+    ///
+    /// A job runs until it is settled or its lease has ended, and as long as a transaction that has taken it
+    /// ([`take_in`](crate::Queue#method.take_in)) is open. A look at the queue examines 10,000 jobs at most; there is
+    /// one each second, and where many jobs wait some at once. While the server cannot be reached, it goes on
+    /// waiting.
+    ///
+    /// # Guarantees
+    /// When it returns a complete [`Drained`], no job of the queue runs, and none begins to run before somebody resumes the
+    /// queue or the time of the pause has passed. Transactions that might have claimed before the pause are
+    /// waited for, for [`BackendOptions::timeout`](crate::BackendOptions::timeout) at most.
+    ///
+    /// # Cancel safety
+    /// When dropped, the queue may be paused or not, and stays so.
+    ///
+    /// # Errors
+    /// `Invalid` as for [`set_paused`](Queue::set_paused). `Unavailable`, `Indeterminate`, `TimedOut`: the server could not be
+    /// reached at the end of the timeout; the queue may be paused. Such an error may come later than the timeout, by
+    /// [`BackendOptions::timeout`](crate::BackendOptions::timeout).
+    async fn drain(&self, pause: Pause, timeout: Duration) -> Result<Drained>;
+
     /// Sets how the [groups](Job::group) of the queue are limited, for all programs: it is stored in the
     /// database. A limit that is raised admits more jobs at once; one that is lowered interrupts no job:
     /// those that were admitted before still run, and no further ones are until there is room.
@@ -315,6 +348,22 @@ impl dyn Queue + '_ {
     /// As for [`set_paused`](Queue::set_paused).
     pub async fn pause_for(&self, time: Duration) -> Result<()> {
         self.set_paused(Some(Pause::For(time))).await
+    }
+
+    /// Stops delivering jobs of one name, until they are resumed or for a time.
+    ///
+    /// # Errors
+    /// As for [`set_name_paused`](Queue::set_name_paused).
+    pub async fn pause_name(&self, name: &str, pause: Pause) -> Result<()> {
+        self.set_name_paused(name, Some(pause)).await
+    }
+
+    /// Delivers jobs of one name again.
+    ///
+    /// # Errors
+    /// As for [`set_name_paused`](Queue::set_name_paused).
+    pub async fn resume_name(&self, name: &str) -> Result<()> {
+        self.set_name_paused(name, None).await
     }
 
     /// Delivers jobs again.

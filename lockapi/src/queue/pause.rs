@@ -1,8 +1,8 @@
-//! For how long a queue is paused.
+//! For how long a queue is paused, and what still runs in it.
 
 use std::time::Duration;
 
-use super::MAX_DELAY;
+use super::{MAX_DELAY, Tally};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::micros;
 
@@ -26,5 +26,23 @@ impl Pause {
                 Err(Error::new(ErrorKind::Invalid, "set_paused", message))
             }
         }
+    }
+}
+
+/// What [`Queue::drain`](crate::Queue::drain) found when it returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Drained {
+    /// The jobs that still run.
+    pub running: Tally,
+    /// Whether the queue is still paused; if it is not, somebody has resumed it, or the time of the pause has passed.
+    pub paused: bool,
+}
+
+impl Drained {
+    /// Whether the queue is paused and no job of it runs.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.paused && self.running.count == 0 && !self.running.more
     }
 }

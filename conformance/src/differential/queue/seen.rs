@@ -7,7 +7,8 @@ use lockapi::admin::JobEdit;
 use lockapi::queue::Priority;
 use lockapi::suite::admin::{CancelJob, EditJob, ListRunning};
 use lockapi::suite::queue::{
-    CountJobs, DeadLetterRow, ReadDeadLetters, ReadUnhandled, UnhandledRow,
+    CountJobs, CountRunning, DeadLetterRow, ReadDeadLetters, ReadUnhandled, RunningPart,
+    UnhandledRow,
 };
 
 use super::{Both, Pair};
@@ -113,6 +114,25 @@ impl<C: Connection> Pair<'_, C> {
         assert_eq!(of(&real), of(&model), "what waits");
         for (real, model) in real.iter().zip(&model) {
             near(real.waited, model.waited);
+        }
+        let count = CountRunning {
+            name: self.name(),
+            priorities: (0..4).map(|it| (it, (0, 0))).collect(),
+            most,
+        };
+        let (real, model) = self.both(count).await;
+        let of = |part: &RunningPart| {
+            let lanes = part.lanes.iter();
+            let lanes: Vec<_> = lanes
+                .map(|it| (it.priority, it.examined, it.running, it.reached.is_some()))
+                .collect();
+            (lanes, part.paused)
+        };
+        assert_eq!(of(&real), of(&model), "what runs");
+        for (real, model) in real.lanes.iter().zip(&model.lanes) {
+            if let (Some(real), Some(model)) = (real.reached, model.reached) {
+                self.same_job(real.1, model.1);
+            }
         }
         let name = self.name();
         let (mut real, mut model) = self.both(CountJobs { name, most }).await;

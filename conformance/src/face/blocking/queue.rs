@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, DeliveryState, Exchange, Groups, Job, Outcome, Pause, Pushed, Queue,
-    QueueOptions, Settled, Statistics, Ticket, Unhandled,
+    Claim, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, Outcome, Pause, Pushed,
+    Queue, QueueOptions, Settled, Statistics, Ticket, Unhandled,
 };
 use lockapi::{Result, blocking};
 
@@ -91,6 +91,19 @@ impl Queue for Blocking<blocking::Queue> {
             None => queue.resume(),
         })
         .await
+    }
+
+    async fn set_name_paused(&self, name: &str, pause: Option<Pause>) -> Result<()> {
+        let name = name.to_owned();
+        self.with(move |queue| match pause {
+            Some(pause) => queue.pause_name(&name, pause),
+            None => queue.resume_name(&name),
+        })
+        .await
+    }
+
+    async fn drain(&self, pause: Pause, timeout: Duration) -> Result<Drained> {
+        self.with(move |queue| queue.drain(pause, timeout)).await
     }
 
     async fn set_groups(&self, groups: Groups) -> Result<()> {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::Result;
 use lockapi::queue::{
-    Claim, DeadLetter, DeliveryState, Exchange, Groups, Job, Outcome, Pause, Pushed, Queue,
-    QueueOptions, Settled, Statistics, Ticket, Unhandled,
+    Claim, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, Outcome, Pause, Pushed,
+    Queue, QueueOptions, Settled, Statistics, Ticket, Unhandled,
 };
 
 use super::Through;
@@ -83,6 +83,14 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
 
     async fn set_paused(&self, pause: Option<Pause>) -> Result<()> {
         self.0.set_paused(pause).await
+    }
+
+    async fn set_name_paused(&self, name: &str, pause: Option<Pause>) -> Result<()> {
+        self.0.set_name_paused(name, pause).await
+    }
+
+    async fn drain(&self, pause: Pause, timeout: Duration) -> Result<Drained> {
+        self.0.drain(pause, timeout).await
     }
 
     async fn set_groups(&self, groups: Groups) -> Result<()> {

@@ -8,7 +8,7 @@ use lockapi::queue::{Headers, Outcome, Priority, Ticket};
 use lockapi::suite::admin::{CancelJob, EditJob};
 use lockapi::suite::queue::{
     Ack, Cancel, CompleteAndClaim, CountJobs, DELETED, Discard, FOR_EVER, Name, NewJob, Purge,
-    Push, ReadDeliveryState, Redrive, SetPaused, Settle, Take,
+    Push, ReadDeliveryState, Redrive, SetNamePaused, SetPaused, Settle, Take,
 };
 
 use super::queue_keys::{Key, push_key};
@@ -305,6 +305,19 @@ fn set_paused(paused: bool) -> Step {
     step(batch, |_, paused| format!("paused {paused}"))
 }
 
+fn set_name_paused(paused: bool) -> Step {
+    let batch = move |side: &Side| {
+        vec![SetNamePaused {
+            name: name(side),
+            job: new_job().name,
+            paused,
+            time: 0,
+            topic: 0,
+        }]
+    };
+    step(batch, |_, paused| format!("name paused {paused}"))
+}
+
 /// How many jobs are in which state, and where the delivery of the first stands.
 pub(super) fn count() -> Step {
     let counts = step(
@@ -500,6 +513,20 @@ fn dead_letters_that_another_has_are_skipped() {
             let schedule = Schedule::new(&before, &first, &discard(names), meets);
             schedule.then(&count()).then(&claim(1)).run();
         }
+    }
+}
+
+#[test]
+fn of_two_who_pause_and_resume_a_name_the_later_takes_effect() {
+    let before = [&set_name_paused(true)] as [&Step; 1];
+    for first in [true, false] {
+        let (first, second) = (set_name_paused(first), set_name_paused(!first));
+        let schedule = Schedule::new(&before, &first, &second, Meets::Waits);
+        schedule
+            .then(&push(&["a"]))
+            .then(&count())
+            .then(&claim(1))
+            .run();
     }
 }
 

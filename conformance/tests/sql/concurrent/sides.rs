@@ -123,6 +123,7 @@ const OLDER: &str = "
            expires_at = expires_at - $m * interval '1 us', started_at = started_at - $m * interval '1 us'
      WHERE namespace = $n;
     UPDATE lockapi.queue SET paused_until = paused_until - $m * interval '1 us' WHERE namespace = $n;
+    UPDATE lockapi.paused_name SET paused_until = paused_until - $m * interval '1 us' WHERE namespace = $n;
     UPDATE lockapi.job_archive
        SET completed_at = completed_at - $m * interval '1 us', expires_at = expires_at - $m * interval '1 us'
      WHERE namespace = $n;

@@ -170,12 +170,21 @@ fn scenarios_of_queues() -> Vec<Scenario> {
         engine(queue::Discard::STATEMENT, "'{ns}', 'work', '{dead}', 10"),
         engine(queue::Discard::STATEMENT, "'{ns}', 'work', '{}', 10"),
         engine(queue::SetPaused::STATEMENT, "'{ns}', 'work', true, '{1}', 1000000"),
+        engine(
+            queue::SetNamePaused::STATEMENT,
+            "'{ns}', 'work', 'due', true, 1000000, '{1}'",
+        ),
+        engine(queue::SetNamePaused::STATEMENT, "'{ns}', 'work', 'paused', false, 0, '{1}'"),
         engine(queue::Admit::STATEMENT, "'{ns}', 'groups', 10"),
         engine(queue::Admit::STATEMENT, "'{ns}', 'ordered', 10"),
         engine(queue::SetGroups::STATEMENT, "'{ns}', 'work', 3, false, '{1}'"),
         engine(queue::SetGroupLimit::STATEMENT, "'{ns}', 'groups', 'g1', 3, '{1}'"),
         engine(queue::SetGroupLimit::STATEMENT, "'{ns}', 'groups', 'g1', -1, '{1}'"),
         engine(queue::CountJobs::STATEMENT, "'{ns}', 'work', 100"),
+        engine(
+            queue::CountRunning::STATEMENT,
+            "'{ns}', 'work', '{0,1,2,3}', '{0,0,0,0}', '{0,0,0,0}', 100",
+        ),
         engine(
             queue::SearchBelowFloors::STATEMENT,
             "'{ns}', 'work', '{0,1,2,3}', '{0,0,0,0}', '{9000000000000000,9000000000000000,9000000000000000,9000000000000000}', '{0,0,0,0}', '{}', '{2}'",
@@ -287,6 +296,7 @@ pub(super) const OTHERS: &str = "
     INSERT INTO lockapi.push_key (namespace, queue, key, job, created_at)
     SELECT 'm', 'work', 'p' || n, n, now() FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.queue (namespace, name, paused) SELECT 'm', 'q' || n, true FROM generate_series(1, 40000) AS n;
+    INSERT INTO lockapi.paused_name (namespace, queue, name) SELECT 'm', 'q' || n % 1000, 'n' || n FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data, acquired_at, renewed_at, expires_at)
     SELECT 'm', 'k' || n, 0, n, n, 'o', 'd', now(), now(), now() + interval '1 hour' FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.rate_limit (namespace, key) SELECT 'm', 'k' || n FROM generate_series(1, 40000) AS n;
@@ -326,6 +336,7 @@ pub(super) const OURS: &str = "
       FROM (VALUES ('groups'), ('ordered')) AS o (queue), generate_series(1, 10) AS n;
     INSERT INTO lockapi.queue_groups (namespace, queue, most, ordered, reached)
     VALUES ('{ns}', 'groups', 3, false, 'g0'), ('{ns}', 'ordered', 1, true, '');
+    INSERT INTO lockapi.paused_name (namespace, queue, name) VALUES ('{ns}', 'work', 'paused');
     INSERT INTO lockapi.group_limit (most, namespace, queue, group_key) VALUES (3, '{ns}', 'groups', 'g1');
     INSERT INTO lockapi.job_archive (id, status, run_at, created_at, completed_at, attempt, max_attempts, priority,
                                      namespace, queue, name, payload)

@@ -214,6 +214,12 @@ pub(super) const FAULTS: &[FaultDescription] = &[
         "lockapi queue resume --group delivers the jobs of {subject} again",
     ),
     describe(
+        "paused_name",
+        Warning,
+        "Jobs are due whose name somebody has paused, and are not delivered.",
+        "lockapi queue resume --name delivers the jobs of {subject} again",
+    ),
+    describe(
         "dead_letters",
         Notice,
         "These jobs failed for good; they are not retried automatically.",

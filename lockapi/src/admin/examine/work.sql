@@ -3,7 +3,7 @@
 --
 -- Promises: a row for each queue, scheduler, lock or name, with the name of the fault and what was found; it reads a
 -- bounded number of rows of each queue, however many there are.
--- Index: job_due and job_archive_failed, with one lookup for each next queue; job_parked_due, job_admitted and group_limit_pkey; the primary keys of task, queue, id_space
+-- Index: job_due and job_archive_failed, with one lookup for each next queue; job_parked_due, job_admitted and group_limit_pkey; paused_name_pkey; the primary keys of task, queue, id_space
 -- and id_worker; of leases the first thousand of theirs. Race: none, it only reads.
 WITH RECURSIVE old AS (
     SELECT pg_catalog.statement_timestamp() - $1::int8 * interval '1 microsecond' AS at
@@ -23,22 +23,28 @@ WITH RECURSIVE old AS (
            EXISTS (SELECT FROM lockapi.queue AS q WHERE q.namespace = l.namespace AND q.name = l.queue AND q.paused
                   AND coalesce(q.paused_until > pg_catalog.statement_timestamp(), true)) AS paused
       FROM live AS l
-), oldest AS (
-    SELECT q.namespace, q.queue, q.paused, pg_catalog.min(o.run_at) AS run_at
+), due AS (
+    SELECT q.namespace, q.queue, q.paused, o.name, o.run_at,
+           EXISTS (SELECT FROM lockapi.paused_name AS p
+                    WHERE p.namespace = q.namespace AND p.queue = q.queue AND p.name = o.name
+                      AND coalesce(p.paused_until > pg_catalog.statement_timestamp(), true)) AS stopped
       FROM queue AS q
      CROSS JOIN (VALUES (0::int2), (1::int2), (2::int2), (3::int2)) AS level (priority)
      CROSS JOIN LATERAL (
-           SELECT f.run_at
-             FROM (SELECT j.run_at, j.lease_until
+           SELECT f.name, pg_catalog.min(f.run_at) AS run_at
+             FROM (SELECT j.name, j.run_at, j.lease_until
                      FROM lockapi.job AS j
                     WHERE j.namespace = q.namespace AND j.queue = q.queue AND j.priority = level.priority
                       AND j.run_at <= pg_catalog.statement_timestamp()
                     ORDER BY j.run_at, j.id + 0
                     LIMIT 1000) AS f
             WHERE f.lease_until IS NULL OR f.lease_until <= pg_catalog.clock_timestamp()
-            ORDER BY f.run_at
-            LIMIT 1) AS o
-     GROUP BY q.namespace, q.queue, q.paused
+            GROUP BY f.name) AS o
+), oldest AS (
+    SELECT d.namespace, d.queue, d.paused, pg_catalog.min(d.run_at) AS run_at
+      FROM due AS d
+     WHERE NOT d.stopped
+     GROUP BY d.namespace, d.queue, d.paused
 ), parked AS (
     SELECT q.namespace, q.queue, q.paused, f.group_key, f.due_at,
            EXISTS (SELECT FROM lockapi.group_limit AS g
@@ -99,6 +105,14 @@ SELECT 'paused_group', s.namespace || '/' || s.queue || '/' || s.group_key,
        'a job has been due for ' || pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() - s.due_at)
   FROM stopped AS s
  WHERE s.due_at < (SELECT old.at FROM old)
+ UNION ALL
+SELECT 'paused_name', s.namespace || '/' || s.queue || '/' || s.name,
+       'a job has been due for ' || pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() - s.run_at)
+  FROM (SELECT d.namespace, d.queue, d.name, pg_catalog.min(d.run_at) AS run_at
+          FROM due AS d
+         WHERE d.stopped
+         GROUP BY d.namespace, d.queue, d.name) AS s
+ WHERE s.run_at < (SELECT old.at FROM old)
  UNION ALL
 SELECT 'dead_letters', d.namespace || '/' || d.queue,
        c.n || CASE WHEN c.n = 1000 THEN ' or more' ELSE '' END || ' dead letters'

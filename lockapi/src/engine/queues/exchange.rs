@@ -252,7 +252,9 @@ impl Handle {
                 let again = topic.claimed(&shared.timer, &names, (started, sent), most, &turned);
                 // A claim of a paused queue has looked at nothing.
                 if turned.read.is_some() {
-                    if turned.picked < most && Floors::is_start(&started) {
+                    // Nor at jobs whose names are paused, which lost claims may have taken.
+                    let all = turned.picked < most && turned.paused.is_none();
+                    if all && Floors::is_start(&started) {
                         topic.looked(sent, &names);
                     } else {
                         topic.looked_in_part(sent);

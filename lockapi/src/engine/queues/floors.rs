@@ -16,6 +16,8 @@ const LANES: usize = Priority::ALL.len();
 const LASTS: Duration = Duration::from_millis(250);
 /// So many entries cost little.
 const CHEAP: i64 = 4096;
+/// As many as that where names are paused, whose jobs stay in front of the others.
+const CHEAP_IF_PAUSED: i64 = 256;
 /// After a search that read an entry none is started for so long: an entry takes one or two microseconds.
 const PAUSE: Duration = Duration::from_micros(100);
 /// The pause after a search that failed, and the shortest after any.
@@ -42,6 +44,8 @@ pub(super) struct Floors {
     server: (i64, Time),
     /// Whether there are too many entries before them for claims to read.
     costly: bool,
+    /// A hash of the names that are paused.
+    paused: Option<i64>,
     recent: RecentSearch,
     full_search: FullSearch,
 }
@@ -78,6 +82,8 @@ pub(super) struct Found {
     pub(super) full: bool,
     /// How many entries of the index it read; `None` where the queue is paused.
     pub(super) read: Option<i64>,
+    /// A hash of the names that are paused.
+    pub(super) paused: Option<i64>,
     /// When it was requested.
     pub(super) sent: Time,
     /// The server's time.
@@ -125,8 +131,18 @@ impl Floors {
             *self = Self::default();
             return true;
         }
+        if found.paused != self.paused {
+            // What is resumed is due before all that was claimed meanwhile.
+            *self = Self {
+                paused: found.paused,
+                ..Self::default()
+            };
+            if found.started != START {
+                return true;
+            }
+        }
         if found.started == START {
-            self.costly = read > CHEAP;
+            self.costly = read > self.cheap();
         }
         self.server = (found.at, now);
         if !found.full && !self.costly {
@@ -163,6 +179,10 @@ impl Floors {
         } else {
             self.places = START;
         }
+    }
+
+    fn cheap(&self) -> i64 {
+        self.paused.map_or(CHEAP, |_| CHEAP_IF_PAUSED)
     }
 
     fn priority(&mut self, priority: i64) -> Option<&mut Floor> {
@@ -221,7 +241,7 @@ impl Floors {
                     .search_ended(&self.places, result.map(|result| result.read));
                 self.full_search.at = now + pause;
                 self.full_search.running = false;
-                if over.is_some_and(|read| read <= CHEAP) {
+                if over.is_some_and(|read| read <= self.cheap()) {
                     self.costly = false;
                 }
             }
@@ -290,6 +310,7 @@ mod tests {
             started,
             full,
             read: Some(read),
+            paused: None,
             sent: now,
             at: server(now),
         };
@@ -345,11 +366,38 @@ mod tests {
             started: floors.start(Time::ZERO),
             full: false,
             read: None,
+            paused: None,
             sent: Time::ZERO,
             at: NOW + 5 * SECOND,
         };
         assert!(!floors.claimed(Time::ZERO, &paused, std::iter::empty()));
         assert_eq!(floors.start(Time::ZERO)[2], (NOW, 7));
+    }
+
+    #[test]
+    fn names_that_are_paused_or_resumed_begin_anew() {
+        let mut floors = Floors::default();
+        let found = |floors: &mut Floors, paused, read| Found {
+            started: floors.start(Time::ZERO),
+            full: true,
+            read: Some(read),
+            paused,
+            sent: Time::ZERO,
+            at: NOW + 5 * SECOND,
+        };
+        let place = || std::iter::once((2, (NOW, 7)));
+        let first = found(&mut floors, Some(1), CHEAP_IF_PAUSED + 1);
+        assert!(!floors.claimed(Time::ZERO, &first, place()));
+        assert_eq!(floors.start(LASTS * 2)[2], (NOW, 7), "they are in front");
+        let same = found(&mut floors, Some(1), 10);
+        assert!(!floors.claimed(Time::ZERO, &same, place()));
+        assert_eq!(floors.start(LASTS * 2)[2], (NOW, 7));
+        let resumed = found(&mut floors, None, 10);
+        assert!(floors.claimed(Time::ZERO, &resumed, place()));
+        assert_eq!(floors.start(Time::ZERO), START);
+        let all = found(&mut floors, None, CHEAP_IF_PAUSED + 1);
+        assert!(!floors.claimed(Time::ZERO, &all, place()));
+        assert_eq!(floors.start(LASTS * 2), START, "they are few");
     }
 
     #[test]
@@ -360,6 +408,7 @@ mod tests {
             started: floors.start(Time::ZERO),
             full: false,
             read: Some(10),
+            paused: None,
             sent: Duration::from_secs(1),
             at: NOW - 3600 * SECOND,
         };

@@ -14,10 +14,10 @@ use crate::engine::notifier::Subscription;
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::lease::micros;
 use crate::queue::{
-    Cancel, Claim, CountJobs, DeadLetter, DeliveryState, Discard, Exchange, Groups, Job, Name,
-    Outcome, Pause, Purge, Pushed, Queue, QueueOptions, ReadDeadLetters, ReadDeliveryState,
-    ReadUnhandled, Redrive, SetGroupLimit, SetGroups, SetPaused, Settled, Statistics, SweepQueues,
-    Ticket, Unhandled, checked_limit, checked_report, in_transaction,
+    Cancel, Claim, CountJobs, DeadLetter, DeliveryState, Discard, Drained, Exchange, Groups, Job,
+    Name, Outcome, Pause, Purge, Pushed, Queue, QueueOptions, ReadDeadLetters, ReadDeliveryState,
+    ReadUnhandled, Redrive, SetGroupLimit, SetGroups, Settled, Statistics, SweepQueues, Ticket,
+    Unhandled, checked_limit, checked_report, in_transaction,
 };
 use crate::telemetry;
 use crate::wait::unless;
@@ -289,16 +289,15 @@ impl Queue for QueueHandle {
     }
 
     async fn set_paused(&self, pause: Option<Pause>) -> Result<()> {
-        let time = pause.map_or(Ok(0), Pause::micros);
-        let set = SetPaused {
-            name: self.0.name.clone(),
-            paused: pause.is_some(),
-            time: time.map_err(self.0.failed("set_paused"))?,
-            topic: self.0.number,
-        };
-        self.0.call(set).await?;
-        self.0.topic.bump();
-        Ok(())
+        self.0.set_paused(pause).await
+    }
+
+    async fn set_name_paused(&self, name: &str, pause: Option<Pause>) -> Result<()> {
+        self.0.set_name_paused(name, pause).await
+    }
+
+    async fn drain(&self, pause: Pause, timeout: Duration) -> Result<Drained> {
+        self.0.drain(pause, timeout).await
     }
 
     async fn set_groups(&self, groups: Groups) -> Result<()> {

@@ -1,12 +1,14 @@
 //! The queues of a process.
 
 mod coalescing;
+mod draining;
 mod exchange;
 mod expiring;
 mod floors;
 mod groups;
 mod handle;
 mod heartbeat;
+mod pausing;
 mod progress;
 mod pushing;
 mod settling;
@@ -32,9 +34,9 @@ use super::leases::answer_limit;
 use super::sweeps::Sweeping;
 use super::timer::Timer;
 use crate::queue::{
-    Ack, Cancel, CompleteAndClaim, CountJobs, Discard, ExpireJobs, NewJob, Purge, Push,
-    ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive, Report, SearchBelowFloors,
-    SetPaused, Settle, SweepProgress, SweepQueues,
+    Ack, Cancel, CompleteAndClaim, CountJobs, CountRunning, Discard, ExpireJobs, NewJob, Purge,
+    Push, ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive, Report, SearchBelowFloors,
+    SetNamePaused, SetPaused, Settle, SweepProgress, SweepQueues,
 };
 
 /// Declares how operations of queues are batched: which may be repeated, their weights, and what they
@@ -61,9 +63,11 @@ macro_rules! queued {
 
 queued! {
     Push "push" false |one| one.jobs.iter().map(NewJob::weight).sum();
+    SetNamePaused "set_name_paused" true |_one| ALONE;
     SetPaused "set_paused" true |_one| ALONE;
     Cancel "cancel" false |_one| ALONE;
     SearchBelowFloors "search_below_floors" true |_one| ALONE;
+    CountRunning "drain" true |_one| ALONE;
     CountJobs "statistics" true |_one| ALONE;
     ReadDeadLetters "dead_letters" true |_one| ALONE;
     ReadDeliveryState "delivery_state" true |_one| 1;

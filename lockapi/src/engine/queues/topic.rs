@@ -256,6 +256,7 @@ impl Topic {
                 started,
                 full: turned.picked >= most,
                 read: turned.read,
+                paused: turned.paused,
                 at: turned.now,
                 sent,
             };
@@ -347,6 +348,7 @@ mod tests {
             acked: Vec::new(),
             claimed: (1..=jobs).map(job).collect(),
             picked: jobs,
+            paused: None,
             read: Some(jobs),
             now: 0,
             next_due: None,

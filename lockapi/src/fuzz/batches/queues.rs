@@ -63,6 +63,28 @@ pub(super) fn queues() -> Vec<Decoder> {
     ]
 }
 
+pub(super) fn paused_queues() -> Vec<Decoder> {
+    let name = || queue::Name {
+        namespace: text(),
+        queue: text(),
+    };
+    vec![
+        of(queue::SetPaused {
+            name: name(),
+            paused: true,
+            time: 1,
+            topic: 1,
+        }),
+        of(queue::SetNamePaused {
+            name: name(),
+            job: text(),
+            paused: true,
+            time: 1,
+            topic: 1,
+        }),
+    ]
+}
+
 pub(super) fn managed_queues() -> Vec<Decoder> {
     let name = || queue::Name {
         namespace: text(),
@@ -89,12 +111,6 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
             ids: vec![1],
             most: 1,
         }),
-        of(queue::SetPaused {
-            name: name(),
-            paused: true,
-            time: 1,
-            topic: 1,
-        }),
         of(queue::SearchBelowFloors {
             name: name(),
             names: Vec::new(),
@@ -103,6 +119,11 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
         }),
         of(queue::CountJobs {
             name: name(),
+            most: 1,
+        }),
+        of(queue::CountRunning {
+            name: name(),
+            priorities: vec![(0, (0, 0))],
             most: 1,
         }),
         of(queue::ReadDeadLetters {

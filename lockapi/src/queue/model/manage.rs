@@ -7,8 +7,9 @@ use rustc_hash::FxHashMap;
 use super::{DAY, Jobs, LiveJob, NOT_IN_TIME, Running, Status};
 use crate::driver::{Row, Rows, Value};
 use crate::queue::operations::{
-    Cancel, CountJobs, Counted, DeadLetterRow, Discard, ExpireJobs, Floor, Name, Purge,
-    ReadDeadLetters, ReadUnhandled, Redrive, Redriven, SetPaused, SweepQueues,
+    Cancel, CountJobs, CountRunning, Counted, DeadLetterRow, Discard, ExpireJobs, Floor, Name,
+    Purge, ReadDeadLetters, ReadUnhandled, Redrive, Redriven, RunningLane, SetNamePaused,
+    SetPaused, SweepQueues,
 };
 
 impl Jobs {
@@ -168,6 +169,16 @@ impl Jobs {
         }
     }
 
+    pub(crate) fn set_name_paused(&mut self, now: i64, want: &SetNamePaused) {
+        let names = self.paused_names.entry(want.name.clone()).or_default();
+        if want.paused {
+            let until = (want.time > 0).then(|| now.saturating_add(want.time));
+            names.insert(want.job.clone(), until);
+        } else {
+            names.remove(&want.job);
+        }
+    }
+
     /// By name, how many jobs of other names are due and wait, and for how long the first has.
     pub(crate) fn unhandled(&self, now: i64, want: &ReadUnhandled) -> BTreeMap<String, (i64, i64)> {
         let mut seen = FxHashMap::<i64, i64>::default();
@@ -221,6 +232,27 @@ impl Jobs {
         counted.dead = dead.min(want.most);
         counted.more_dead = dead >= want.most;
         counted
+    }
+
+    pub(crate) fn count_running(&self, now: i64, want: &CountRunning) -> Vec<RunningLane> {
+        let most = usize::try_from(want.most).unwrap_or(0);
+        let lane = |(priority, from): &(i64, Floor)| {
+            let places = self.due.get(&want.name).into_iter().flatten();
+            let examined: Vec<_> = places
+                .filter(|(of, at, id)| of == priority && *at <= now && (*at, *id) > *from)
+                .take(most)
+                .collect();
+            let held = |id: &i64| self.live.get(id).is_some_and(|live| live.is_held(now));
+            let running = examined.iter().filter(|(.., id)| held(id)).count();
+            let count = |many: usize| i64::try_from(many).unwrap_or(i64::MAX);
+            RunningLane {
+                priority: *priority,
+                examined: count(examined.len()),
+                running: count(running),
+                reached: examined.last().map(|(_, at, id)| (*at, *id)),
+            }
+        };
+        want.priorities.iter().map(lane).collect()
     }
 
     pub(crate) fn dead_letters(&self, want: &ReadDeadLetters) -> Vec<DeadLetterRow> {

@@ -8,8 +8,9 @@ mod manage;
 mod progress;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 pub(super) use job::{Ended, LiveJob, Running, Status};
 
@@ -39,6 +40,8 @@ pub struct Jobs {
     told: BTreeMap<i64, progress::Told>,
     /// Queues that are paused, and until when; `None`: until they are resumed.
     paused: FxHashMap<Name, Option<i64>>,
+    /// Names of jobs that are paused, and until when; `None`: until they are resumed.
+    paused_names: FxHashMap<Name, BTreeMap<String, Option<i64>>>,
     groups: groups::Groups,
     /// Queues that somebody has paused or resumed.
     switched: FxHashSet<Name>,
@@ -237,6 +240,7 @@ impl Jobs {
             let ended = |live: &LiveJob| live.is_of(&want.lost) || !live.is_held(now);
             let live = self.live.get(id);
             let live = live.filter(|live| live.is_named(&want.names));
+            let live = live.filter(|live| !self.is_held_back(now, live));
             live.is_some_and(|live| live.running.is_none() || (ended(live) && !acked()))
         };
         let queue = want.queue_name();
@@ -306,6 +310,30 @@ impl Jobs {
         paused.is_some_and(|until| until.is_none_or(|until| until > now))
     }
 
+    /// The names of jobs that are paused in a queue.
+    fn names_paused(&self, now: i64, queue: &Name) -> impl Iterator<Item = (&str, Option<i64>)> {
+        let names = self.paused_names.get(queue).into_iter().flatten();
+        names
+            .filter(move |(_, until)| until.is_none_or(|until| until > now))
+            .map(|(name, until)| (name.as_str(), *until))
+    }
+
+    /// Whether the name of a job is paused in its queue.
+    fn is_held_back(&self, now: i64, live: &LiveJob) -> bool {
+        let mut names = self.names_paused(now, &live.queue);
+        names.any(|(name, _)| name == live.job.name)
+    }
+
+    /// A hash of the names that are paused; `None` where none is.
+    pub(crate) fn hash_of_paused(&self, now: i64, queue: &Name) -> Option<i64> {
+        let names: Vec<_> = self
+            .names_paused(now, queue)
+            .map(|(name, _)| name)
+            .collect();
+        let hash = FxBuildHasher.hash_one(&names).cast_signed();
+        (!names.is_empty()).then_some(hash)
+    }
+
     /// For how long a queue is still paused, where that is known.
     fn resumes_in(&self, now: i64, queue: &Name) -> Option<i64> {
         let until = (*self.paused.get(queue)?)?;
@@ -327,7 +355,9 @@ impl Jobs {
             let free = |(_, _, id): &&(i64, i64, i64)| {
                 let live = self.live.get(id);
                 live.is_some_and(|live| {
-                    (!live.is_held(now) || live.is_of(&want.lost)) && live.is_named(&want.names)
+                    (!live.is_held(now) || live.is_of(&want.lost))
+                        && live.is_named(&want.names)
+                        && !self.is_held_back(now, live)
                 })
             };
             let (_, at, id) = places.find(free)?;
@@ -351,7 +381,10 @@ impl Jobs {
             let live = self.live.get(id);
             live.is_some_and(|live| {
                 let used_up = live.attempt >= live.job.max_attempts;
-                !live.is_held(now) && !live.is_expired(now) && !used_up
+                !live.is_held(now)
+                    && !live.is_expired(now)
+                    && !used_up
+                    && !self.is_held_back(now, live)
             })
         };
         let in_turn = self.in_turn(now, &queue, &priorities);
@@ -395,7 +428,11 @@ impl Jobs {
             let (of, at, _) = due?.range(from..).find(|place| **place != from)?;
             (of == priority && *at < NEVER).then_some(at - now)
         });
-        next.chain(self.resumes_in(now, &queue)).min()
+        let resumed = self.names_paused(now, &queue);
+        let resumed = resumed.filter_map(|(_, until)| Some(until? - now));
+        next.chain(self.resumes_in(now, &queue))
+            .chain(resumed)
+            .min()
     }
 
     /// The job of a delivery that is its latest, and of this epoch.

@@ -51,6 +51,8 @@ pub struct CompletedAndClaimed {
     /// How many jobs were found: those claimed, and those that became dead letters; as many as were
     /// requested when there was no room for more bytes.
     pub picked: i64,
+    /// A hash of the names that are paused; `None` where none is.
+    pub paused: Option<i64>,
     /// How many entries of the index of due jobs were read; `None` where the queue is paused.
     pub read: Option<i64>,
     /// The server's time, in microseconds since 1970: jobs that were due then were considered.
@@ -191,7 +193,7 @@ impl Operation for CompleteAndClaim {
                     (row.maybe_int(2)?, row.int(7)?),
                     row.maybe_int(6)?,
                     row.ints(10)?,
-                    row.maybe_int(3)?,
+                    (row.maybe_int(3)?, row.maybe_int(4)?),
                 ));
                 continue;
             };
@@ -212,13 +214,14 @@ impl Operation for CompleteAndClaim {
             };
             claimed.push((n, job));
         }
-        let (picked, (read, now), next_due, done, parked) =
+        let (picked, (read, now), next_due, done, (parked, paused)) =
             rest.ok_or_else(|| Failure::corrupt("the row of totals is missing"))?;
         claimed.sort_unstable_by_key(|(n, _)| *n);
         Ok(vec![CompletedAndClaimed {
             acked: acked(&one.acks, done),
             claimed: claimed.into_iter().map(|(_, job)| job).collect(),
             picked,
+            paused,
             read,
             now,
             next_due,
@@ -262,7 +265,7 @@ impl Operation for CompleteAndClaim {
                 .then_some(0)
                 .map_or(null.clone(), Value::Int),
             maybe_int(parked),
-            null.clone(),
+            maybe_int(model.jobs.hash_of_paused(now, &one.queue_name())),
             null.clone(),
             next_due.map_or(null, Value::Int),
             Value::Int(now),

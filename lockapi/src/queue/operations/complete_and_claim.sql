@@ -2,15 +2,15 @@
 --
 -- Promises: a job is completed only by the token of its latest delivery, which was made in the epoch of the
 -- server. At most $9 jobs are claimed, of which all but one together have at most $15 bytes of payload. No job
--- is claimed before its time, while its lease is running, from a paused queue, or with a name other than those
--- in $14, if there are any. Each claimed job gets a token larger than all earlier ones. A job whose last
+-- is claimed before its time, while its lease is running, from a paused queue, with a name that is paused there, or
+-- with one other than those in $14, if there are any. Each claimed job gets a token larger than all earlier ones. A job whose last
 -- attempt ended without an answer, or that has expired, goes to the dead letters instead. The jobs that the
 -- claims in $13 took are claimed again, and the attempt is not counted again: the answers to those claims were
 -- lost, so nobody has these jobs.
--- Index: job_pkey by number; job_due to find jobs, one range for each priority, in the order of $7, starting
+-- Index: job_pkey by number; queue_pkey; paused_name_pkey; job_due to find jobs, one range for each priority, in the order of $7, starting
 -- after the place in $8: rows that were deleted but not yet vacuumed are not read again. No other index fits.
 -- If there are fewer than $9, job_parked tells whether there are parked jobs that could be admitted.
--- Returns how many entries of job_due were read, as the server counts them. A claim changes no column of
+-- Returns how many entries of job_due were read, as the server counts them, and a hash of the names that are paused. A claim changes no column of
 -- job_due, so the jobs that lost claims took are still at the beginning.
 -- Race: two claims conflict at FOR UPDATE, where the second skips the row; the lease is checked on the locked
 -- row. A claim never waits for a row. The statement does not claim a job that it completes, however late the
@@ -40,7 +40,18 @@ WITH done AS (
         OR (d.id, d.token) IN (SELECT w.id, w.token FROM unnest($1::int8[], $2::int8[], $3::int8[]) AS w (id, token, keep)
                                 WHERE w.keep >= 0)
 ), start AS MATERIALIZED (
-    SELECT pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) AS read
+    SELECT pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) AS read,
+           (SELECT coalesce(q.paused_until, 'infinity')
+              FROM lockapi.queue AS q
+             WHERE q.namespace = $4::text AND q.name = $5::text AND q.paused
+               AND coalesce(q.paused_until > pg_catalog.statement_timestamp(), true)) AS paused_until,
+           n.names, n.paused_until AS names_until
+      FROM (SELECT pg_catalog.array_agg(p.name) AS names, pg_catalog.min(p.paused_until) AS paused_until
+              FROM (SELECT o.name, o.paused_until
+                      FROM lockapi.paused_name AS o
+                     WHERE o.namespace = $4::text AND o.queue = $5::text
+                       AND coalesce(o.paused_until > pg_catalog.statement_timestamp(), true)
+                     ORDER BY o.name) AS p) AS n
 ), found AS MATERIALIZED (
     SELECT p.id, p.size, p.expired OR (p.last AND NOT p.found) AS last
       FROM start AS s
@@ -54,6 +65,7 @@ WITH done AS (
               AND j.namespace = $4::text AND j.queue = $5::text AND j.priority = lane.priority
               AND j.run_at <= pg_catalog.statement_timestamp()
               AND (pg_catalog.cardinality($14::text[]) = 0 OR j.name = ANY ($14::text[]))
+              AND (s.names IS NULL OR j.name <> ALL (s.names))
               AND (j.run_at, j.id + 0) > (timestamptz 'epoch' + lane.floor_at * interval '1 microsecond', lane.floor_id)
               AND (j.lease_until IS NULL
                    OR ((j.lease_until <= pg_catalog.clock_timestamp() OR j.claim = ANY ($13::int8[]))
@@ -61,9 +73,7 @@ WITH done AS (
             ORDER BY j.run_at, j.id + 0
             LIMIT $9::int8
               FOR UPDATE OF j SKIP LOCKED) AS p
-     WHERE NOT EXISTS (SELECT FROM lockapi.queue AS q
-                        WHERE q.namespace = $4::text AND q.name = $5::text AND q.paused
-                          AND coalesce(q.paused_until > pg_catalog.statement_timestamp(), true))
+     WHERE s.paused_until IS NULL
      LIMIT $9::int8
 ), picked AS MATERIALIZED (
     SELECT o.id, o.last
@@ -119,10 +129,8 @@ SELECT pg_catalog.row_number() OVER (ORDER BY pg_catalog.array_position($7::int8
   FROM claimed AS c
  UNION ALL
 SELECT NULL, t.n,
-       CASE WHEN NOT EXISTS (SELECT FROM lockapi.queue AS q
-                              WHERE q.namespace = $4::text AND q.name = $5::text AND q.paused
-                                AND coalesce(q.paused_until > pg_catalog.statement_timestamp(), true))
-            THEN pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) - (SELECT s.read FROM start AS s) END,
+       CASE WHEN s.paused_until IS NULL
+            THEN pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) - s.read END,
        CASE WHEN t.n < $9::int8
             THEN (SELECT pg_catalog.count(*)
                     FROM (SELECT
@@ -131,12 +139,11 @@ SELECT NULL, t.n,
                              AND j.due_at IS NOT NULL
                            ORDER BY j.group_key
                            LIMIT 1) AS p) END,
-       NULL, NULL,
+       pg_catalog.hashtextextended(s.names::text, 0), NULL,
        CASE WHEN t.n < $9::int8
-            THEN least((SELECT (extract(epoch FROM q.paused_until - pg_catalog.statement_timestamp()) * 1000000)::int8
-                          FROM lockapi.queue AS q
-                         WHERE q.namespace = $4::text AND q.name = $5::text AND q.paused
-                           AND q.paused_until > pg_catalog.statement_timestamp()),
+            THEN least(CASE WHEN s.paused_until < 'infinity'
+                            THEN (extract(epoch FROM s.paused_until - pg_catalog.statement_timestamp()) * 1000000)::int8 END,
+                 (extract(epoch FROM s.names_until - pg_catalog.statement_timestamp()) * 1000000)::int8,
                  (SELECT (extract(epoch FROM pg_catalog.min(f.run_at) - pg_catalog.statement_timestamp()) * 1000000)::int8
                     FROM unnest($7::int8[]) AS lane (priority)
                    CROSS JOIN LATERAL (
@@ -148,3 +155,4 @@ SELECT NULL, t.n,
                           LIMIT 1) AS f)) END,
        (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8, NULL, NULL, (SELECT pg_catalog.array_agg(d.id) || pg_catalog.array_agg(d.token) FROM done AS d), NULL, NULL
   FROM total AS t
+ CROSS JOIN start AS s

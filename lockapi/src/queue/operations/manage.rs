@@ -76,6 +76,21 @@ pub struct SetPaused {
     pub topic: i64,
 }
 
+/// Pauses or resumes the jobs of one name.
+#[derive(Clone, Debug)]
+pub struct SetNamePaused {
+    /// The queue.
+    pub name: Name,
+    /// The name of the jobs.
+    pub job: String,
+    /// Whether it is paused from now on.
+    pub paused: bool,
+    /// For how long, in microseconds; 0 means until it is resumed.
+    pub time: i64,
+    /// The topic to notify.
+    pub topic: i64,
+}
+
 /// Counts jobs.
 #[derive(Clone, Debug)]
 pub struct CountJobs {
@@ -261,6 +276,49 @@ impl Operation for SetPaused {
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         model.jobs.set_paused(model.now, one);
+        model.notify([one.topic]);
+        Some(vec![Row(vec![Value::Bool(one.paused), Value::Int(0)])])
+    }
+}
+
+impl Operation for SetNamePaused {
+    type Output = bool;
+
+    const STATEMENT: Statement = Statement {
+        name: "queue.set_name_paused",
+        sql: include_str!("set_name_paused.sql"),
+        params: &[
+            Type::Text,
+            Type::Text,
+            Type::Text,
+            Type::Bool,
+            Type::Int,
+            Type::Ints,
+        ],
+        columns: &[Type::Bool, Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let Some(one) = batch.first() else {
+            return Vec::new();
+        };
+        let mut params = one.name.params().to_vec();
+        params.extend([
+            Value::Text(one.job.clone()),
+            Value::Bool(one.paused),
+            Value::Int(one.time),
+            Value::Ints(vec![one.topic]),
+        ]);
+        params
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
+        rows.into_iter().map(|mut row| row.bool(0)).collect()
+    }
+
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let one = batch.first()?;
+        model.jobs.set_name_paused(model.now, one);
         model.notify([one.topic]);
         Some(vec![Row(vec![Value::Bool(one.paused), Value::Int(0)])])
     }

@@ -1,6 +1,7 @@
 //! What queues do to the database.
 
 mod complete_and_claim;
+mod count_running;
 mod dead_letters;
 mod delivery_state;
 mod expire;
@@ -16,6 +17,7 @@ mod take;
 mod unhandled;
 
 pub use complete_and_claim::{Claimed, CompleteAndClaim, CompletedAndClaimed, Floor};
+pub use count_running::{CountRunning, RunningLane, RunningPart};
 pub(crate) use dead_letters::attempts;
 pub use dead_letters::{DeadLetterRow, FailedAttempt, ReadDeadLetters};
 pub use delivery_state::ReadDeliveryState;
@@ -25,7 +27,9 @@ pub use groups::{Admit, Admitted, SetGroupLimit, SetGroups};
 pub use hold_key::HoldKey;
 #[cfg(feature = "suite")]
 pub use manage::Cancelled;
-pub use manage::{Cancel, CountJobs, Counted, Discard, Name, Purge, SetPaused, SweepQueues};
+pub use manage::{
+    Cancel, CountJobs, Counted, Discard, Name, Purge, SetNamePaused, SetPaused, SweepQueues,
+};
 pub use push::{Keys, NewJob, Push, PushKeyed, PushTogether};
 pub use redrive::{Redrive, Redriven};
 pub use report::{Report, SweepProgress};

@@ -1,11 +1,16 @@
 -- Finds jobs that can be claimed before the places where claims start: for each priority in $3 the first one
 -- after the time in $4, and not after the time in $5 and the number in $6.
 --
--- Promises: only jobs with the names in $7, if there are any; jobs that the lost claims in $8 took are
+-- Promises: only jobs with the names in $7, if there are any, and with no name that is paused; jobs that the lost claims in $8 took are
 -- included. A last row returns how many entries of the index were read, as the server counts them.
--- Index: job_due, one range for each priority. Race: none, it only reads; a claim checks again.
+-- Index: job_due, one range for each priority, and paused_name_pkey. Race: none, it only reads; a claim checks again.
 WITH start AS MATERIALIZED (
-    SELECT pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) AS read
+    SELECT pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) AS read,
+           ARRAY(SELECT p.name
+                   FROM lockapi.paused_name AS p
+                  WHERE p.namespace = $1::text AND p.queue = $2::text
+                    AND coalesce(p.paused_until > pg_catalog.statement_timestamp(), true)
+                  ORDER BY p.name) AS paused
 ), found AS MATERIALIZED (
     SELECT lane.priority, p.run_at, p.id
       FROM start AS s
@@ -16,6 +21,7 @@ WITH start AS MATERIALIZED (
             WHERE s.read IS NOT NULL
               AND j.namespace = $1::text AND j.queue = $2::text AND j.priority = lane.priority
               AND (pg_catalog.cardinality($7::text[]) = 0 OR j.name = ANY ($7::text[]))
+              AND j.name <> ALL (s.paused)
               AND j.run_at > timestamptz 'epoch' + lane.from_at * interval '1 microsecond'
               AND (j.run_at, j.id + 0) <= (timestamptz 'epoch' + lane.to_at * interval '1 microsecond', lane.to_id)
               AND (j.lease_until IS NULL OR j.lease_until <= pg_catalog.clock_timestamp()

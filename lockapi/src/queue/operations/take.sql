@@ -3,12 +3,19 @@
 --
 -- Promises: a commit completes the jobs; a rollback leaves them unchanged. Nobody else gets them as long as
 -- the transaction is open. Expired jobs are skipped, which the sweep moves to the dead letters, and so are those whose
--- attempts are used up, which the next claim moves there.
--- Index: job_due, one range for each priority, and job_pkey to complete; no other fits.
+-- attempts are used up, which the next claim moves there. So are jobs with a name that is paused.
+-- Index: job_due, one range for each priority, job_pkey to complete, queue_pkey and paused_name_pkey; no other fits.
 -- Race: as for a claim: locked rows are skipped, and the lease is checked on the locked row.
-WITH picked AS MATERIALIZED (
+WITH start AS MATERIALIZED (
+    SELECT ARRAY(SELECT p.name
+                   FROM lockapi.paused_name AS p
+                  WHERE p.namespace OPERATOR(pg_catalog.=) $1::pg_catalog.text
+                    AND p.queue OPERATOR(pg_catalog.=) $2::pg_catalog.text
+                    AND coalesce(p.paused_until OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp(), true)) AS paused
+), picked AS MATERIALIZED (
     SELECT p.id
-      FROM pg_catalog.unnest($6::pg_catalog.int8[]) AS lane (priority)
+      FROM start AS s
+     CROSS JOIN pg_catalog.unnest($6::pg_catalog.int8[]) AS lane (priority)
      CROSS JOIN LATERAL (
            SELECT j.id
              FROM lockapi.job AS j
@@ -16,6 +23,7 @@ WITH picked AS MATERIALIZED (
               AND j.queue OPERATOR(pg_catalog.=) $2::pg_catalog.text
               AND j.priority OPERATOR(pg_catalog.=) lane.priority
               AND j.run_at OPERATOR(pg_catalog.<=) pg_catalog.statement_timestamp()
+              AND j.name OPERATOR(pg_catalog.<>) ALL (s.paused)
               AND (j.expires_at IS NULL OR j.attempt OPERATOR(pg_catalog.>) 0 OR j.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp())
               AND j.attempt OPERATOR(pg_catalog.<) j.max_attempts
               AND (j.lease_until IS NULL OR j.lease_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())

@@ -1,0 +1,38 @@
+-- Counts the jobs of a queue that run, among the next $6 of each priority in $3 after the place in $4 and $5.
+--
+-- Promises: a row for each priority; reads at most $6 index entries for each. A job runs while its lease has not
+-- ended, and while an open transaction has taken, completed or locked it. Returns also which transactions may change
+-- jobs: one whose claim began before a pause was committed is among them until it ends.
+-- Index: job_due, one range for each priority, and queue_pkey.
+-- Race: the locks are read after the snapshot was taken: what such a transaction has committed meanwhile is counted by
+-- the next statement.
+WITH locks AS MATERIALIZED (
+    SELECT l.locktype, l.virtualtransaction, l.transactionid
+      FROM pg_catalog.pg_locks AS l
+     WHERE l.granted AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
+       AND (l.locktype = 'transactionid'
+            OR (l.locktype = 'relation' AND l.relation = 'lockapi.job'::regclass AND l.mode = 'RowExclusiveLock'
+                AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d
+                                   WHERE d.datname = pg_catalog.current_database())))
+)
+SELECT lane.priority, p.examined, p.running, (extract(epoch FROM p.run_at) * 1000000)::int8 AS run_at, p.id,
+       EXISTS (SELECT FROM lockapi.queue AS q
+                WHERE q.namespace = $1::text AND q.name = $2::text AND q.paused
+                  AND coalesce(q.paused_until > pg_catalog.statement_timestamp(), true)) AS paused,
+       ARRAY(SELECT DISTINCT pg_catalog.hashtextextended(l.virtualtransaction, 0)
+               FROM locks AS l
+              WHERE l.locktype = 'relation') AS transactions
+  FROM unnest($3::int8[], $4::int8[], $5::int8[]) AS lane (priority, from_at, from_id)
+ CROSS JOIN LATERAL (
+       SELECT pg_catalog.count(*) AS examined, pg_catalog.max(o.run_at) AS run_at,
+              (pg_catalog.array_agg(o.id ORDER BY o.run_at DESC, o.id DESC))[1] AS id,
+              pg_catalog.count(*) FILTER (
+                  WHERE o.lease_until > pg_catalog.clock_timestamp()
+                     OR o.taken_by IN (SELECT l.transactionid FROM locks AS l WHERE l.locktype = 'transactionid')) AS running
+         FROM (SELECT j.run_at, j.id, j.lease_until, j.xmax AS taken_by
+                 FROM lockapi.job AS j
+                WHERE j.namespace = $1::text AND j.queue = $2::text AND j.priority = lane.priority
+                  AND j.run_at <= pg_catalog.statement_timestamp()
+                  AND (j.run_at, j.id + 0) > (timestamptz 'epoch' + lane.from_at * interval '1 microsecond', lane.from_id)
+                ORDER BY j.run_at, j.id + 0
+                LIMIT $6::int8) AS o) AS p
