@@ -53,6 +53,7 @@ mod queue_limits;
 mod queue_locked;
 mod queue_outage;
 mod queue_progress;
+mod queue_results;
 mod queue_spy;
 mod queue_sql;
 mod rights;
@@ -146,6 +147,7 @@ const MODULES: &[&[Case]] = &[
     queue_locked::CASES,
     queue_outage::CASES,
     queue_progress::CASES,
+    queue_results::CASES,
     ids::CASES,
     ids_limits::CASES,
     ids_processes::CASES,

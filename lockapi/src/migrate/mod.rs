@@ -115,6 +115,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "progress",
         sql: include_str!("../../migrations/0017_progress.sql"),
     },
+    Migration {
+        version: 18,
+        name: "results",
+        sql: include_str!("../../migrations/0018_results.sql"),
+    },
 ];
 
 impl Migration {

@@ -2,7 +2,7 @@
 
 use super::{Decoder, TICKET, of, text};
 use crate::queue::operations as queue;
-use crate::queue::{Headers, Unique};
+use crate::queue::{Headers, ResultValue, Unique};
 use crate::schedule::operations as schedule;
 
 pub(super) fn queues() -> Vec<Decoder> {
@@ -148,6 +148,19 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
             note: text(),
         }),
         of(queue::SweepProgress { after: 1, most: 1 }),
+        of(queue::AckWithResult {
+            ack: queue::Ack {
+                ticket: TICKET,
+                keep: 1,
+            },
+            result: ResultValue::stored(text()),
+            retention: 1,
+        }),
+        of(queue::ReadResult {
+            name: name(),
+            id: 1,
+        }),
+        of(queue::SweepResults { after: 1, most: 1 }),
         of(queue::ReadDeliveryState { ticket: TICKET }),
         of(queue::ReadUnhandled {
             name: name(),

@@ -95,13 +95,17 @@ impl Run {
         self.notify_observer(&running, &ending, took);
         let delivery = running.delivery;
         match ending {
-            Ending::Done => {
-                delivery.settled_by_caller();
-                self.done.push(Done {
-                    delivery,
-                    unsure: false,
-                });
-            }
+            Ending::Done => match delivery.result() {
+                // Not with the next claim, so that completions without a result cost what they did.
+                Some(result) => self.settle(delivery, Outcome::AckWithResult(result)),
+                None => {
+                    delivery.settled_by_caller();
+                    self.done.push(Done {
+                        delivery,
+                        unsure: false,
+                    });
+                }
+            },
             Ending::Lost => {
                 delivery.settled_by_caller();
                 self.summary.lost += 1;
@@ -188,7 +192,7 @@ impl Run {
             (Settlement::Settled(Settled::Dead), _) | (_, Outcome::Reject { .. }) => {
                 &mut self.summary.dead
             }
-            (_, Outcome::Ack) => &mut self.summary.done,
+            (_, Outcome::Ack | Outcome::AckWithResult(_)) => &mut self.summary.done,
             (_, Outcome::Snooze(_) | Outcome::Defer(_)) => &mut self.summary.snoozed,
             (_, Outcome::Release) => &mut self.summary.released,
             _ => &mut self.summary.failed,
