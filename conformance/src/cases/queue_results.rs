@@ -14,7 +14,6 @@ use lockapi::{Backend, BackendOptions, ErrorKind, Queue, blocking};
 use super::queue::{by_hand_from, job, lost, one};
 use super::worker::summary;
 use crate::context::{Context, MINUTE};
-use crate::face::off_runtime;
 use crate::harness::register;
 use crate::patience::{not_yet, poll_then_drop, soon};
 
@@ -202,8 +201,8 @@ async fn results_are_set_by_handlers_on_threads(cx: Context) {
     let options = WorkerOptions::default();
     let on_threads = Arc::clone(&queue).into();
     let worker = blocking::Worker::new(&on_threads).handle_with("count", options, handler);
-    let run = off_runtime(move || worker.run_until_idle()).await;
-    assert_eq!(run.unwrap(), summary! { claimed: 1, done: 1 });
+    let run = tokio::task::spawn_blocking(move || worker.run_until_idle()).await;
+    assert_eq!(run.unwrap().unwrap(), summary! { claimed: 1, done: 1 });
     assert_eq!(read(&queue, id).await, JobResult::Value(2));
 }
 
@@ -430,7 +429,9 @@ async fn wait_that_is_dropped_is_forgotten(cx: Context) {
     let delivery = pushed(&queue).await;
     let id = delivery.id();
     let forever = || queue.wait_result::<i64>(id, Duration::MAX);
-    for polls in 0..3 {
+    // A blocking call wakes nobody before it returns.
+    let most = if cx.calls_arrive_together() { 3 } else { 2 };
+    for polls in 0..most {
         assert!(poll_then_drop(forever(), polls).await.is_none());
     }
     let mut waiting = Box::pin(forever());

@@ -159,7 +159,8 @@ impl dyn Queue + '_ {
         self.read_result(id).await?.decode()
     }
 
-    /// Waits until a job has ended, for this time at most, and returns what became of it; `Pending` if it has not ended by then.
+    /// Waits until a job has ended, for this time at most, and returns what became of it: `Pending` if it has not ended when it is
+    /// looked up once more at the end of that time.
     ///
     /// It returns as soon as the job is seen to be done, a dead letter, cancelled or gone: it does not wait for a result that
     /// cannot come. A job that is completed by this process is seen at once, others when they are looked for, after pauses that
@@ -170,8 +171,7 @@ impl dyn Queue + '_ {
     /// Safe to drop and to call again: it only reads, and a job that nobody waits for any more is not looked for.
     ///
     /// # Errors
-    /// As for [`result`](crate::Queue#method.result). While the server is away it goes on waiting; `Unavailable` if the time is
-    /// over by then.
+    /// As for [`result`](crate::Queue#method.result). While the server is away it goes on waiting, and only the last lookup fails.
     pub async fn wait_result<T: DeserializeOwned>(
         &self,
         id: i64,

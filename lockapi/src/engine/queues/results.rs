@@ -32,7 +32,7 @@ const SLACK_PART: u32 = 4;
 
 type Answer = Result<JobResult<ResultValue>>;
 
-/// What is known of a job: nothing yet, or the last answer.
+/// What became of a job, once that is known.
 type Seen = Option<Answer>;
 
 /// A queue and a job.
@@ -160,16 +160,9 @@ impl Results {
             if let Some(awaited) = awaited {
                 awaited.seen.send_replace(Some(answer));
             }
-        } else if let Some(awaited) = state.awaited.get_mut(&key) {
-            // It wakes nobody.
-            awaited.seen.send_if_modified(|seen| {
-                *seen = Some(answer);
-                false
-            });
-            if !awaited.completed {
-                awaited.pause = (awaited.pause * 3 / 2).min(LAST_PAUSE);
-                awaited.next = self.timer.now() + awaited.pause.max(each);
-            }
+        } else if let Some(awaited) = state.awaited.get_mut(&key).filter(|it| !it.completed) {
+            awaited.pause = (awaited.pause * 3 / 2).min(LAST_PAUSE);
+            awaited.next = self.timer.now() + awaited.pause.max(each);
         }
     }
 
@@ -226,15 +219,17 @@ impl Handle {
             return first;
         }
         let mut receiver = queues.results.watch((self.number, id), self.read(id));
-        let last = async {
-            // It is closed once there will be no further answer.
-            let last = receiver.wait_for(|seen| seen.as_ref().is_some_and(is_final));
-            drop(last.await);
+        let ended = async {
+            // It is closed once nobody looks any more.
+            drop(receiver.wait_for(Option::is_some).await);
         };
-        unless(queues.timer.sleep(left), last).await;
+        unless(queues.timer.sleep(left), ended).await;
         let seen = receiver.borrow().clone();
-        let about = |error: Error| error.during("wait_result").on(&self.name.queue);
-        seen.unwrap_or(first).map_err(about)
+        let seen = match seen {
+            Some(seen) => seen,
+            None => self.read_result(id).await,
+        };
+        seen.map_err(|error| error.during("wait_result").on(&self.name.queue))
     }
 }
 
