@@ -14,7 +14,7 @@ use crate::engine::batcher::Batcher;
 use crate::engine::clock::Time;
 use crate::engine::sweeps::{PART, Sweeping};
 use crate::engine::timer::Timer;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::queue::{JobResult, ReadResult, ResultValue, SweepResults};
 use crate::sweep::SweepResult;
 use crate::wait::unless;
