@@ -533,7 +533,7 @@ fn the_results_of_archived_jobs_are_shown() {
     let url = database.url();
     let connecting = lockapi_sqlx::connect_url_with(&url, BackendOptions::default());
     let backend = runtime.block_on(connecting).expect("a backend");
-    let archived = QueueOptions::default().archive(std::time::Duration::from_secs(3600));
+    let archived = QueueOptions::default().archive(std::time::Duration::from_secs(1000));
     let queue = backend.queue_with("sums", archived).expect("a queue");
     let id = runtime.block_on(async {
         let job = Job::new("sum", &[1, 2]).expect("a job");

@@ -168,10 +168,10 @@ async fn results_are_set_by_handlers(cx: Context) {
     let jobs = (0..20).map(|number| job(number).max_attempts(2));
     let ids = queue.push_all(jobs.collect()).await.unwrap();
     let handler = async |number: usize, job: Working| {
-        if number % 2 == 0 {
+        if number.is_multiple_of(2) {
             job.set_result(&(number, job.attempt()))?;
         }
-        if number % 5 == 0 && job.attempt() == 1 {
+        if number.is_multiple_of(5) && job.attempt() == 1 {
             return Err(Failed::retry_after("it rains", Duration::ZERO));
         }
         Ok(())
@@ -321,7 +321,7 @@ async fn result_is_kept_for_its_time(cx: Context) {
     assert_eq!(read(&day, ids[2]).await, JobResult::Unknown);
     for refused in [
         Duration::ZERO,
-        MIN_RESULT_RETENTION - Duration::from_nanos(1),
+        MIN_RESULT_RETENTION.saturating_sub(Duration::from_nanos(1)),
         MAX_RESULT_RETENTION + Duration::from_nanos(1),
         Duration::MAX,
     ] {

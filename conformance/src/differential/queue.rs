@@ -241,20 +241,7 @@ impl<C: Connection> Pair<'_, C> {
             Action::Report(reports) => self.report(reports).await,
             Action::Results(wants) => self.results(wants).await,
             Action::ReadResults(backs, elsewhere) => self.read_results(backs, *elsewhere).await,
-            Action::Sweep => {
-                // How many idempotency keys of others went with it is no matter.
-                self.both(SweepQueues {
-                    namespace: self.namespace.to_owned(),
-                    most: 100,
-                })
-                .await;
-                // Neither is how many results of others did.
-                let sweep = SweepResults {
-                    after: 0,
-                    most: 100_000,
-                };
-                self.both(sweep).await;
-            }
+            Action::Sweep => self.sweep().await,
             Action::Expire(most, small, own) => self.expire(*most, *small, *own).await,
             Action::Elapse(_) => {}
         }
@@ -302,6 +289,20 @@ impl<C: Connection> Pair<'_, C> {
         };
         let (real, model) = self.compare(&of(|it| it.0), &of(|it| it.1)).await;
         assert_eq!(real, model, "{reports:?}");
+    }
+
+    async fn sweep(&mut self) {
+        // How many idempotency keys and results of others went with it is no matter.
+        self.both(SweepQueues {
+            namespace: self.namespace.to_owned(),
+            most: 100,
+        })
+        .await;
+        self.both(SweepResults {
+            after: 0,
+            most: 100_000,
+        })
+        .await;
     }
 
     async fn results(&mut self, wants: &[(u8, bool, u8)]) {

@@ -63,6 +63,27 @@ pub(super) fn queues() -> Vec<Decoder> {
     ]
 }
 
+pub(super) fn results() -> Vec<Decoder> {
+    vec![
+        of(queue::AckWithResult {
+            ack: queue::Ack {
+                ticket: TICKET,
+                keep: 1,
+            },
+            result: ResultValue::stored(text()),
+            retention: 1,
+        }),
+        of(queue::ReadResult {
+            name: queue::Name {
+                namespace: text(),
+                queue: text(),
+            },
+            id: 1,
+        }),
+        of(queue::SweepResults { after: 1, most: 1 }),
+    ]
+}
+
 pub(super) fn managed_queues() -> Vec<Decoder> {
     let name = || queue::Name {
         namespace: text(),
@@ -148,19 +169,6 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
             note: text(),
         }),
         of(queue::SweepProgress { after: 1, most: 1 }),
-        of(queue::AckWithResult {
-            ack: queue::Ack {
-                ticket: TICKET,
-                keep: 1,
-            },
-            result: ResultValue::stored(text()),
-            retention: 1,
-        }),
-        of(queue::ReadResult {
-            name: name(),
-            id: 1,
-        }),
-        of(queue::SweepResults { after: 1, most: 1 }),
         of(queue::ReadDeliveryState { ticket: TICKET }),
         of(queue::ReadUnhandled {
             name: name(),

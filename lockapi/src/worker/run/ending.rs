@@ -95,17 +95,18 @@ impl Run {
         self.notify_observer(&running, &ending, took);
         let delivery = running.delivery;
         match ending {
-            Ending::Done => match delivery.result() {
+            Ending::Done => {
                 // Not with the next claim, so that completions without a result cost what they did.
-                Some(result) => self.settle(delivery, Outcome::AckWithResult(result)),
-                None => {
+                if let Some(result) = delivery.result() {
+                    self.settle(delivery, Outcome::AckWithResult(result));
+                } else {
                     delivery.settled_by_caller();
                     self.done.push(Done {
                         delivery,
                         unsure: false,
                     });
                 }
-            },
+            }
             Ending::Lost => {
                 delivery.settled_by_caller();
                 self.summary.lost += 1;
