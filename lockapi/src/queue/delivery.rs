@@ -202,7 +202,8 @@ impl Delivery {
     ///
     /// # Errors
     /// `Invalid` for a value that cannot be represented in JSON, or has more than [`MAX_RESULT_BYTES`](super::MAX_RESULT_BYTES);
-    /// and after `ack_in`, which has stored what was set before. The result is as it was before then.
+    /// and after `ack_in`, which has stored what was set before. The result is as it was before then. A character that the encoding
+    /// of the database does not have is found by the completion, which fails.
     pub fn set_result(&self, value: &(impl Serialize + ?Sized)) -> Result<()> {
         let about = |error: Error| error.on(format_args!("{} of {}", self.id(), self.queue.name()));
         if self.is_acked_in_transaction() {
