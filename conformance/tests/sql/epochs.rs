@@ -231,6 +231,10 @@ fn f04_a_delivery_of_an_earlier_epoch_changes_nothing() {
         &mut link,
         Script::Run("UPDATE lockapi.epoch SET timeline = -1"),
     );
+    script(&mut link, Script::Run("SAVEPOINT before"));
+    let acked = pollster::block_on(link.perform(&[with_result()])).expect("answered");
+    assert_eq!(acked, [true], "without timelines, with a result");
+    script(&mut link, Script::Run("ROLLBACK TO SAVEPOINT before"));
     let acked = pollster::block_on(link.perform(&[ack])).expect("answered");
     assert_eq!(acked, [true], "without timelines");
     script(&mut link, Script::Rollback);

@@ -1,7 +1,9 @@
 //! Two sessions at the result of one job.
 
+use std::collections::BTreeMap;
+
 use lockapi::queue::{JobResult, ResultValue};
-use lockapi::suite::queue::{Ack, AckWithResult, DELETED, ReadResult, SweepResults};
+use lockapi::suite::queue::{Ack, AckWithResult, DELETED, ReadResult, SweepQueues, SweepResults};
 
 use super::queue::{ack, claim, name, push, ticket};
 use super::sides::{Plans, Side, Step, UNIT, elapse, own_url, sql, step};
@@ -89,11 +91,54 @@ fn of_several_completions_in_a_batch_the_first_stores_its_result() {
         },
         |_, done| done.to_string(),
     );
+    // The archive keeps both for a minute.
+    let swept = step(
+        |side| {
+            vec![SweepQueues {
+                namespace: side.namespace.clone(),
+                most: 10,
+            }]
+        },
+        |_, swept| format!("{swept} swept"),
+    );
     let (push, claim, late) = (push(&["a", "b"]), claim(2), elapse(3));
     agree(
         Plans::Engine,
-        &[&push, &claim, &many, &result(), &late, &result()],
+        &[
+            &push,
+            &claim,
+            &many,
+            &result(),
+            &swept,
+            &late,
+            &swept,
+            &result(),
+        ],
     );
+}
+
+/// A part is what follows in the order of the numbers, whatever the plan is, and where nobody else sweeps.
+#[test]
+fn results_are_swept_in_parts() {
+    let steps = [
+        &push(&["a", "b", "c"]),
+        &claim(3),
+        &ack_with_result(&["c"], 7, 5),
+        &ack_with_result(&["a"], 7, 1),
+        &ack_with_result(&["b"], 7, 1),
+        &elapse(2),
+        &sweep("a", 1),
+        &sweep("a", 2),
+        &sweep("c", 1),
+    ];
+    let on = |mut side: Side| {
+        side.namespace = format!("n{:016x}", fastrand::u64(..));
+        let mut given = BTreeMap::new();
+        let seen = steps.iter().map(|step| side.run(step, &mut given));
+        seen.collect::<Vec<_>>()
+    };
+    let server = on(Side::server(own_url(), Plans::Scans));
+    assert_eq!(server, on(Side::model()), "the server and the model");
 }
 
 #[test]
