@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, Outcome, Pause, Pushed,
-    QueueOptions, Settled, Statistics, Ticket, Unhandled,
+    Claim, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobResult, Outcome, Pause,
+    Pushed, QueueOptions, ResultValue, Settled, Statistics, Ticket, Unhandled,
 };
 use lockapi::{Queue, Result};
 
@@ -107,6 +107,14 @@ impl<W: Wrapper> Queue for Wrapped<W> {
 
     fn report_progress(&self, ticket: Ticket, fraction: f64, note: &str) -> Result<()> {
         self.0.inner().report_progress(ticket, fraction, note)
+    }
+
+    async fn read_result(&self, id: i64) -> Result<JobResult<ResultValue>> {
+        self.0.inner().read_result(id).await
+    }
+
+    async fn await_result(&self, id: i64, at_most: Duration) -> Result<JobResult<ResultValue>> {
+        self.0.inner().await_result(id, at_most).await
     }
 
     async fn sleep(&self, time: Duration) {

@@ -5,7 +5,7 @@ mod common;
 use common::{Database, program, run, run_with_input};
 use lockapi::BackendOptions;
 use lockapi::id::IdOptions;
-use lockapi::queue::{Claim, Job};
+use lockapi::queue::{Claim, Job, QueueOptions};
 use serde_json::Value;
 
 #[test]
@@ -570,6 +570,37 @@ fn the_progress_of_jobs_is_shown() {
     let shown = database.lockapi(["queue", "job", &waiting]).succeeds();
     assert!(!shown.out.contains("progress"), "{}", shown.out);
     runtime.block_on(delivery.ack()).expect("done");
+    runtime.block_on(backend.close()).expect("it closes");
+}
+
+#[test]
+fn the_results_of_archived_jobs_are_shown() {
+    let database = Database::new();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let url = database.url();
+    let connecting = lockapi_sqlx::connect_url_with(&url, BackendOptions::default());
+    let backend = runtime.block_on(connecting).expect("a backend");
+    let archived = QueueOptions::default().archive(std::time::Duration::from_secs(1000));
+    let queue = backend.queue_with("sums", archived).expect("a queue");
+    let id = runtime.block_on(async {
+        let job = Job::new("sum", &[1, 2]).expect("a job");
+        let id = queue.push(job).await.expect("pushed").id;
+        let mut claimed = queue.claim(&Claim::new(1)).await.expect("claimed");
+        let delivery = claimed.remove(0);
+        delivery.set_result(&("three", 3)).expect("a result");
+        delivery.ack().await.expect("done");
+        id.to_string()
+    });
+    let shown = database.lockapi(["queue", "job", &id]).succeeds();
+    shown.shows("result    [\"three\",3]");
+    let json = database.lockapi(["queue", "job", &id, "--json"]);
+    assert_eq!(json.succeeds().json()["result"][1], 3);
+    let masked = database.lockapi(["queue", "job", &id, "--masked"]);
+    assert!(!masked.succeeds().out.contains("three"), "it is masked");
     runtime.block_on(backend.close()).expect("it closes");
 }
 

@@ -60,6 +60,7 @@ const WORKER: &[Right] = &[
             "job",
             "job_archive",
             "job_progress",
+            "job_result",
             "lease",
             "lock_name",
             "lock_note",

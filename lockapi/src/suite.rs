@@ -28,12 +28,13 @@ pub mod mutex {
 pub mod queue {
     pub use crate::queue::model::Jobs;
     pub use crate::queue::operations::{
-        Ack, Admit, Admitted, Cancel, Cancelled, Claimed, CompleteAndClaim, CompletedAndClaimed,
-        CountJobs, CountRunning, Counted, DELETED, DeadLetterRow, Discard, ExpireJobs, FOR_EVER,
-        FailedAttempt, Floor, HoldKey, Keys, Name, NewJob, Purge, Push, PushKeyed, PushTogether,
-        ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive, Redriven, Report, RunningLane,
-        RunningPart, SearchBelowFloors, SearchRange, SearchResult, SetGroupLimit, SetGroups,
-        SetNamePaused, SetPaused, Settle, SweepProgress, SweepQueues, Take, UnhandledRow,
+        Ack, AckWithResult, Admit, Admitted, Cancel, Cancelled, Claimed, CompleteAndClaim,
+        CompletedAndClaimed, CountJobs, CountRunning, Counted, DELETED, DeadLetterRow, Discard,
+        ExpireJobs, FOR_EVER, FailedAttempt, Floor, HoldKey, Keys, Name, NewJob, Purge, Push,
+        PushKeyed, PushTogether, ReadDeadLetters, ReadDeliveryState, ReadResult, ReadUnhandled,
+        Redrive, Redriven, Report, RunningLane, RunningPart, SearchBelowFloors, SearchRange,
+        SearchResult, SetGroupLimit, SetGroups, SetNamePaused, SetPaused, Settle, SweepProgress,
+        SweepQueues, SweepResults, Take, UnhandledRow,
     };
 }
 

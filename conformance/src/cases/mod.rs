@@ -56,6 +56,7 @@ mod queue_locked;
 mod queue_names;
 mod queue_outage;
 mod queue_progress;
+mod queue_results;
 mod queue_spy;
 mod queue_sql;
 mod rights;
@@ -152,6 +153,7 @@ const MODULES: &[&[Case]] = &[
     queue_names::CASES,
     queue_outage::CASES,
     queue_progress::CASES,
+    queue_results::CASES,
     ids::CASES,
     ids_limits::CASES,
     ids_processes::CASES,

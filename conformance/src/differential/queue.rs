@@ -10,13 +10,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockapi::driver::Connection;
-use lockapi::queue::{Headers, How, Outcome, Pushed, Ticket, Unique};
+use lockapi::queue::{Headers, How, JobResult, Outcome, Pushed, ResultValue, Ticket, Unique};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::memory::ModelState;
 use lockapi::suite::queue::{
-    Ack, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, Discard, FOR_EVER,
-    HoldKey, Keys, Name, NewJob, Purge, Push, PushKeyed, ReadDeliveryState, Redrive, Report,
-    SearchBelowFloors, SetNamePaused, SetPaused, Settle, SweepQueues, Take,
+    Ack, AckWithResult, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, Discard,
+    FOR_EVER, HoldKey, Keys, Name, NewJob, Purge, Push, PushKeyed, ReadDeliveryState, ReadResult,
+    Redrive, Report, SearchBelowFloors, SetNamePaused, SetPaused, Settle, SweepQueues,
+    SweepResults, Take,
 };
 
 pub use actions::{Action, GroupAction, actions};
@@ -240,14 +241,9 @@ impl<C: Connection> Pair<'_, C> {
             Action::Edit(back, edit) => self.edit_one(*back, *edit).await,
             Action::List(..) | Action::Read(..) | Action::Queues => self.look_up(action).await,
             Action::Report(reports) => self.report(reports).await,
-            Action::Sweep => {
-                // How many idempotency keys of others went with it is no matter.
-                self.both(SweepQueues {
-                    namespace: self.namespace.to_owned(),
-                    most: 100,
-                })
-                .await;
-            }
+            Action::Results(wants) => self.results(wants).await,
+            Action::ReadResults(backs, elsewhere) => self.read_results(backs, *elsewhere).await,
+            Action::Sweep => self.sweep().await,
             Action::Expire(most, small, own) => self.expire(*most, *small, *own).await,
             Action::Elapse(_) => {}
         }
@@ -306,6 +302,64 @@ impl<C: Connection> Pair<'_, C> {
         };
         let (real, model) = self.compare(&of(|it| it.0), &of(|it| it.1)).await;
         assert_eq!(real, model, "{reports:?}");
+    }
+
+    async fn sweep(&mut self) {
+        // How many idempotency keys and results of others went with it is no matter.
+        self.both(SweepQueues {
+            namespace: self.namespace.to_owned(),
+            most: 100,
+        })
+        .await;
+        self.both(SweepResults {
+            after: 0,
+            most: 100_000,
+        })
+        .await;
+    }
+
+    async fn results(&mut self, wants: &[(u8, bool, u8)]) {
+        let wants: Vec<_> = wants
+            .iter()
+            .map(|(back, archive, kept)| (self.ticket(*back), *archive, *kept))
+            .collect();
+        let of = |side: fn(Both<Ticket>) -> Ticket| -> Vec<_> {
+            let acks = wants.iter().enumerate();
+            let acks = acks.map(|(nth, (tickets, archive, kept))| AckWithResult {
+                ack: Ack {
+                    ticket: side(*tickets),
+                    keep: if *archive { UNIT } else { DELETED },
+                },
+                result: ResultValue::new(&(nth, "'\"\\ \u{e4}")).expect("a result"),
+                retention: i64::from(*kept) * UNIT,
+            });
+            acks.collect()
+        };
+        let (real, model) = self.compare(&of(|it| it.0), &of(|it| it.1)).await;
+        assert_eq!(real, model, "completed with a result");
+    }
+
+    async fn read_results(&mut self, backs: &[u8], elsewhere: bool) {
+        let mut name = self.name();
+        if elsewhere {
+            name.queue.push_str(" of others");
+        }
+        let ids: Vec<_> = backs.iter().map(|back| self.job(*back)).collect();
+        let of = |side: fn(Both<i64>) -> i64| -> Vec<_> {
+            let reads = ids.iter().map(|ids| ReadResult {
+                name: name.clone(),
+                id: side(*ids),
+            });
+            reads.collect()
+        };
+        let (real, model) = self.compare(&of(|it| it.0), &of(|it| it.1)).await;
+        let text = |results: Vec<JobResult<ResultValue>>| -> Vec<_> {
+            let results = results.into_iter();
+            results
+                .map(|it| (it.clone().value().map(|it| it.as_str().to_owned()), it))
+                .collect()
+        };
+        assert_eq!(text(real), text(model), "{backs:?}");
     }
 
     async fn push(&mut self, jobs: &[(u8, u8, u8)]) {

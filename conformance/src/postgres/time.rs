@@ -55,6 +55,10 @@ impl OnPostgres {
                      UPDATE lockapi.job_archive SET completed_at = completed_at - {micros} * interval '1 microsecond',
                                                    expires_at = expires_at - {micros} * interval '1 microsecond'
                       WHERE namespace = {namespace}
+                 ), results AS (
+                     UPDATE lockapi.job_result SET completed_at = completed_at - {micros} * interval '1 microsecond',
+                                                  expires_at = expires_at - {micros} * interval '1 microsecond'
+                      WHERE namespace = {namespace}
                  ), keys AS (
                      UPDATE lockapi.push_key SET created_at = created_at - {micros} * interval '1 microsecond'
                       WHERE namespace = {namespace}

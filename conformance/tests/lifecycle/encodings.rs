@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use lockapi::queue::Job;
-use lockapi::{Backend, ErrorKind};
+use lockapi::queue::{Claim, Job, JobResult};
+use lockapi::{Backend, ErrorKind, Queue};
 
 use crate::own_database::OwnDatabase;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn q14_a_character_that_the_database_lacks_affects_no_other_push() {
+async fn q14_a_character_that_the_database_lacks_affects_no_other_call() {
     let database = OwnDatabase::encoded("LATIN1");
     let url = database.url();
     let backends: [Arc<dyn Backend>; 3] = [
@@ -35,7 +35,31 @@ async fn q14_a_character_that_the_database_lacks_affects_no_other_push() {
                 }
             }
         }
-        assert_eq!(queue.purge().await.expect("answered"), 19);
+        affects_no_other_result(&queue).await;
         backend.close().await.expect("closed");
+    }
+}
+
+/// Completes the 19 jobs of a queue with results, of which the database cannot store one.
+async fn affects_no_other_result(queue: &Arc<dyn Queue>) {
+    let claimed = queue.claim(&Claim::new(20)).await.expect("claimed");
+    assert_eq!(claimed.len(), 19);
+    let acks = claimed
+        .into_iter()
+        .enumerate()
+        .map(async |(number, delivery)| {
+            let text = if number == 7 { "\u{1f600}" } else { "\u{e9}" };
+            delivery.set_result(text).expect("a result");
+            (delivery.id(), delivery.ack().await)
+        });
+    for (number, (id, acked)) in join_all(acks).await.into_iter().enumerate() {
+        let found = queue.result::<String>(id).await.expect("looked up");
+        match acked {
+            Ok(()) => assert_eq!(found, JobResult::Value("\u{e9}".to_owned())),
+            Err(error) => {
+                assert_eq!((number, error.kind()), (7, ErrorKind::Invalid), "{error}");
+                assert_eq!(found, JobResult::Pending);
+            }
+        }
     }
 }

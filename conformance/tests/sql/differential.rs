@@ -204,6 +204,8 @@ fn age_jobs(observer: &Mutex<Client>, namespace: &str, time: std::time::Duration
          UPDATE lockapi.job_archive
             SET completed_at = completed_at - {micros} * interval '1 microsecond',
                 expires_at = expires_at - {micros} * interval '1 microsecond'
+          WHERE namespace = '{namespace}';
+         UPDATE lockapi.job_result SET expires_at = expires_at - {micros} * interval '1 microsecond'
           WHERE namespace = '{namespace}'"
     );
     observer.batch_execute(&older).expect("older");

@@ -2,10 +2,10 @@
 //! the whole database.
 
 use lockapi::driver::{Connection, Script};
-use lockapi::queue::{Headers, Settled};
+use lockapi::queue::{Headers, ResultValue, Settled};
 use lockapi::suite::id::{ClaimWorker, ClaimedWorker, RenewWorker};
 use lockapi::suite::lease::{Acquire, Acquired, Release};
-use lockapi::suite::queue::{Ack, CompleteAndClaim, FOR_EVER, NewJob, Push, Settle};
+use lockapi::suite::queue::{Ack, AckWithResult, CompleteAndClaim, FOR_EVER, NewJob, Push, Settle};
 
 use crate::connection::{Library, LibraryConnection};
 
@@ -182,6 +182,11 @@ fn f04_a_delivery_of_an_earlier_epoch_changes_nothing() {
     let mut answer = pollster::block_on(link.perform(&[claim(&[])])).expect("answered");
     let ticket = answer[0].claimed.remove(0).ticket;
     let ack = Ack { ticket, keep: -1 };
+    let with_result = || AckWithResult {
+        ack,
+        result: ResultValue::new(&1).expect("a result"),
+        retention: 1_000_000,
+    };
     let settle = |kind| Settle {
         ticket,
         kind,
@@ -204,6 +209,8 @@ fn f04_a_delivery_of_an_earlier_epoch_changes_nothing() {
     }
     let acked = pollster::block_on(link.perform(&[ack])).expect("answered");
     assert_eq!(acked, [false], "alone");
+    let acked = pollster::block_on(link.perform(&[with_result()])).expect("answered");
+    assert_eq!(acked, [false], "with a result");
     let answer = pollster::block_on(link.perform(&[claim(&[ack])])).expect("answered");
     assert_eq!(answer[0].acked, [false], "with a claim");
     assert_eq!(answer[0].claimed.len(), 0, "its lease goes on");
@@ -215,6 +222,8 @@ fn f04_a_delivery_of_an_earlier_epoch_changes_nothing() {
     script(&mut link, promoted);
     let acked = pollster::block_on(link.perform(&[ack])).expect("answered");
     assert_eq!(acked, [false], "before the epoch begins");
+    let acked = pollster::block_on(link.perform(&[with_result()])).expect("answered");
+    assert_eq!(acked, [false], "before the epoch begins, with a result");
     script(&mut link, Script::Rollback);
     // Which timeline it is on is not known.
     script(&mut link, BEGIN);
@@ -222,6 +231,10 @@ fn f04_a_delivery_of_an_earlier_epoch_changes_nothing() {
         &mut link,
         Script::Run("UPDATE lockapi.epoch SET timeline = -1"),
     );
+    script(&mut link, Script::Run("SAVEPOINT before"));
+    let acked = pollster::block_on(link.perform(&[with_result()])).expect("answered");
+    assert_eq!(acked, [true], "without timelines, with a result");
+    script(&mut link, Script::Run("ROLLBACK TO SAVEPOINT before"));
     let acked = pollster::block_on(link.perform(&[ack])).expect("answered");
     assert_eq!(acked, [true], "without timelines");
     script(&mut link, Script::Rollback);

@@ -157,6 +157,8 @@ pub(super) struct Shown {
     lease: Option<Duration>,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     headers: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -206,18 +208,20 @@ impl Shown {
             progress: job.progress.map(Told::from),
             lease: job.lease_left,
             payload: None,
+            result: None,
             headers: BTreeMap::new(),
             attempts_failed: Vec::new(),
         }
     }
 
-    /// A payload that was cut is no JSON any more, and is left out.
+    /// A payload or a result that was cut is no JSON any more, and is left out.
     pub(super) fn new(job: JobDetails, namespace: &str) -> Self {
         let raw = |text: String| RawValue::from_string(text).ok();
         Self {
             unique_key: job.unique_key,
             payload_bytes: Some(job.payload_bytes),
             payload: job.payload.and_then(raw),
+            result: job.result.and_then(raw),
             headers: owned(&job.headers),
             attempts_failed: job.history.into_iter().map(Failed::from).collect(),
             ..Self::listed(job.job, namespace, &job.queue)
@@ -270,6 +274,7 @@ impl Shown {
             let bytes = self.payload_bytes.unwrap_or_default();
             format!("{:<10}{bytes} bytes", "payload")
         });
+        lines.extend(self.result.as_ref().map(|it| line("result", it.get())));
         lines.join("\n")
     }
 }

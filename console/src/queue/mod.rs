@@ -36,11 +36,11 @@ pub(crate) enum Queue {
     },
     /// List jobs that wait or run, in the order in which they are due
     Jobs(Jobs),
-    /// Show a job, wherever it is, with its payload, its headers and the outcomes of its attempts
+    /// Show a job, wherever it is, with its payload, its headers, the outcomes of its attempts and its result
     Job {
         /// The number of the job
         id: i64,
-        /// Without the payload and the headers
+        /// Without the payload, the headers and the result
         #[arg(long)]
         masked: bool,
     },

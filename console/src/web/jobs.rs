@@ -243,6 +243,11 @@ fn life(visit: &Visit, job: &JobDetails) -> Markup {
             }
             None => { p .empty { (job.payload_bytes) " bytes, which are not shown: this page was started without --payloads." } }
         }
+        @if let Some(result) = &job.result {
+            h2 { "Result" }
+            pre { (plain_lines(result)) }
+            @if result.chars().count() >= lockapi::admin::MAX_PAYLOAD_CHARS { p { "The rest is not shown." } }
+        }
     }
 }
 

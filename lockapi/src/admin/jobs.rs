@@ -246,9 +246,12 @@ pub struct JobDetails {
     pub payload: Option<String>,
     /// Its headers; none unless its payload was asked for.
     pub headers: Headers,
+    /// The [result](crate::queue::Delivery::set_result) of a job that is archived, as JSON, if the payload was asked for; at most
+    /// [`MAX_PAYLOAD_CHARS`] characters.
+    pub result: Option<String>,
 }
 
-/// Without the payload.
+/// Without the payload and the result.
 impl fmt::Debug for JobDetails {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JobDetails")

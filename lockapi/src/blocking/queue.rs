@@ -5,12 +5,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
+
 use super::block_on;
 use crate::driver::{Library, Transaction};
 use crate::error::Result;
 use crate::queue::{
-    Claim, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobKind, Outcome, Pause,
-    Pushed, QueueOptions, Settled, Statistics, Taken, Ticket, Unhandled,
+    Claim, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobKind, JobResult, Outcome,
+    Pause, Pushed, QueueOptions, ResultValue, Settled, Statistics, Taken, Ticket, Unhandled,
 };
 
 /// A [queue](crate::Queue) for blocking callers.
@@ -124,6 +126,43 @@ impl Queue {
     /// As for the async method.
     pub fn report_progress(&self, ticket: Ticket, fraction: f64, note: &str) -> Result<()> {
         self.0.report_progress(ticket, fraction, note)
+    }
+
+    /// Looks up what became of a job, and its result.
+    ///
+    /// # Errors
+    /// As for [`Queue::result`](crate::Queue#method.result).
+    pub fn result<T: DeserializeOwned>(&self, id: i64) -> Result<JobResult<T>> {
+        block_on(self.0.result(id))
+    }
+
+    /// Waits until a job has ended, for this time at most, and answers what became of it; see
+    /// [`Queue::wait_result`](crate::Queue#method.wait_result).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn wait_result<T: DeserializeOwned>(
+        &self,
+        id: i64,
+        at_most: Duration,
+    ) -> Result<JobResult<T>> {
+        block_on(self.0.wait_result(id, at_most))
+    }
+
+    /// Looks up what became of a job; see [`Queue::read_result`](crate::Queue::read_result).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn read_result(&self, id: i64) -> Result<JobResult<ResultValue>> {
+        block_on(self.0.read_result(id))
+    }
+
+    /// Waits until a job has ended; see [`Queue::await_result`](crate::Queue::await_result).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn await_result(&self, id: i64, at_most: Duration) -> Result<JobResult<ResultValue>> {
+        block_on(self.0.await_result(id, at_most))
     }
 
     /// Returns after this time; see [`Queue::sleep`](crate::Queue::sleep).

@@ -294,6 +294,34 @@ fn reports_of_jobs_that_have_gone_are_swept_while_a_queue_is_used() {
 }
 
 #[test]
+fn results_whose_time_is_over_are_swept_while_a_queue_is_used() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let clock = ManualClock::default();
+    let database = Database::with_clock(&clock);
+    let backend = blocking::Backend::connect(database.connect()).unwrap();
+    for keep in [MINUTE, MINUTE * 60 * 24 * 30] {
+        let options = QueueOptions::default().results(keep);
+        let queue = backend.queue_with("work", options).unwrap();
+        queue.push(Job::new("job", &1).unwrap()).unwrap();
+        let delivery = queue.claim(&Claim::new(1)).unwrap().pop().unwrap();
+        delivery.set_result("done").unwrap();
+        delivery.ack().unwrap();
+    }
+    let queue = backend.queue("work").unwrap();
+    let results = || database.inspect(|model| model.jobs().results());
+    assert_eq!(results(), 2);
+    let start = Instant::now();
+    while results() == 2 {
+        // The sweep comes some minutes after a queue was used.
+        assert!(queue.claim(&Claim::new(1)).unwrap().is_empty());
+        clock.advance(MINUTE);
+        assert!(start.elapsed() < Duration::from_secs(10), "not swept");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(results(), 1, "the other is kept");
+}
+
+#[test]
 fn a_lease_is_lost_by_the_clock_and_not_by_a_thread() {
     let clock = ManualClock::default();
     let database = Database::with_clock(&clock);

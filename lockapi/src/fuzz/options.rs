@@ -103,22 +103,24 @@ fn backends_are_checked() {
 fn queues_and_jobs_are_checked() {
     let cases = (
         duration(),
-        proptest::option::of(duration()),
+        (proptest::option::of(duration()), duration()),
         any::<usize>(),
         (duration(), duration(), any::<u32>(), any::<u64>()),
     );
     check(
         &cases,
-        |(keep, dead, payload, (delay, ttl, attempts, at))| {
+        |(keep, (dead, results), payload, (delay, ttl, attempts, at))| {
             let options = QueueOptions::default()
                 .archive(keep)
                 .dead_letters(dead)
+                .results(results)
                 .max_payload(payload);
             let checked = options.check("queue");
             prop_assert!(checked.is_ok() || is_refused(&checked));
             if checked.is_ok() {
                 prop_assert_eq!(options.keep(), micros(keep));
                 prop_assert!(options.keep_dead() >= 0 || dead.is_none());
+                prop_assert_eq!(options.keep_results(), micros(results));
             }
             let mut job = Job::new("job", "payload")?
                 .delay(delay)

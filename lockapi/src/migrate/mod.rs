@@ -116,6 +116,11 @@ pub const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/0017_progress.sql"),
     },
     Migration {
+        version: 18,
+        name: "results",
+        sql: include_str!("../../migrations/0018_results.sql"),
+    },
+    Migration {
         version: 19,
         name: "paused_names",
         sql: include_str!("../../migrations/0019_paused_names.sql"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Delivery, MAX_DELAY};
+use super::{Delivery, MAX_DELAY, ResultValue};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
 
@@ -186,6 +186,8 @@ impl Exchange {
 pub enum Outcome {
     /// It is done.
     Ack,
+    /// It is done, with this result.
+    AckWithResult(ResultValue),
     /// It failed: it is delivered again after `after`, or becomes a dead letter if that was the
     /// last attempt.
     Nack {

@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::operations::Claimed;
-use super::{Headers, Outcome, Priority, Queue, Settled, Ticket};
+use super::{Headers, Outcome, Priority, Queue, ResultValue, Settled, Ticket};
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::hold::Hold;
 
@@ -34,6 +35,8 @@ pub struct Delivery {
     dropped: Outcome,
     /// Whether it was acknowledged in a transaction of the program, which may not have ended yet.
     acked_in: AtomicBool,
+    /// What is stored when it is completed.
+    result: Mutex<Option<ResultValue>>,
 }
 
 impl Delivery {
@@ -50,6 +53,7 @@ impl Delivery {
             settled: AtomicBool::new(false),
             dropped: Outcome::Abandon,
             acked_in: AtomicBool::new(false),
+            result: Mutex::new(None),
         }
     }
 
@@ -185,6 +189,40 @@ impl Delivery {
         told.map_err(|error| error.on(format_args!("{} of {}", self.id(), self.queue.name())))
     }
 
+    /// Sets the result of the job: it is stored when this delivery completes the job, with `ack`, `ack_in`, or by the worker whose
+    /// handler returns `Ok`, and is kept for [a day](super::QueueOptions::results) unless set otherwise.
+    /// [`Queue::result`](crate::Queue#method.result) looks it up, and [`Queue::wait_result`](crate::Queue#method.wait_result) waits
+    /// for it. Set again, the last one counts.
+    ///
+    /// # Guarantees
+    /// - It is stored in the statement that completes the job: a job that is seen to be done has its result, and a delivery that
+    ///   was lost, failed or was given back leaves none.
+    /// - Jobs are delivered at least once: where a handler runs again, because its worker died before the job was completed, the
+    ///   result is that of the delivery that completed it.
+    ///
+    /// # Errors
+    /// `Invalid` for a value that cannot be represented in JSON, or has more than [`MAX_RESULT_BYTES`](super::MAX_RESULT_BYTES);
+    /// and after `ack_in`, which has stored what was set before. The result is as it was before then. A character that the encoding
+    /// of the database does not have is found by the completion, which fails.
+    pub fn set_result(&self, value: &(impl Serialize + ?Sized)) -> Result<()> {
+        let about = |error: Error| error.on(format_args!("{} of {}", self.id(), self.queue.name()));
+        if self.is_acked_in_transaction() {
+            let message =
+                "the job was acknowledged in a transaction; allowed is to set its result before";
+            return Err(about(Error::new(ErrorKind::Invalid, "set_result", message)));
+        }
+        let value = ResultValue::new(value).map_err(about)?;
+        let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
+        *result = Some(value);
+        Ok(())
+    }
+
+    /// The result that was set.
+    pub(crate) fn result(&self) -> Option<ResultValue> {
+        let result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
+        result.clone()
+    }
+
     /// Whether its lease has expired, or the job was cancelled.
     #[must_use]
     pub fn is_lost(&self) -> bool {
@@ -199,7 +237,7 @@ impl Delivery {
         self.hold.lost().await;
     }
 
-    /// Completes the job.
+    /// Completes the job, with its [result](Self::set_result) if one was set.
     ///
     /// # Cancel safety
     /// When dropped, the outcome is still sent.
@@ -208,7 +246,8 @@ impl Delivery {
     /// `Lost` when the job was delivered again or has ended, or when another server has taken over
     /// since. `Indeterminate` when the answer never arrived.
     pub fn ack(self) -> impl Future<Output = Result<()>> + Send + use<> {
-        let settling = self.settle("ack", Outcome::Ack);
+        let done = self.result().map_or(Outcome::Ack, Outcome::AckWithResult);
+        let settling = self.settle("ack", done);
         async move { settling.await.map(drop) }
     }
 

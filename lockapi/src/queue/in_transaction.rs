@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::de::DeserializeOwned;
 
-use super::operations::{Ack, Claimed, HoldKey, Name, Push, PushKeyed, Take};
+use super::operations::{Ack, AckWithResult, Claimed, HoldKey, Name, Push, PushKeyed, Take};
 use super::{Claim, Delivery, Headers, How, Job, Priority, Pushed, Queue, delivery, job};
 use crate::driver::{Connection, Library, Transaction};
 use crate::engine::CallerConnection;
@@ -50,7 +50,8 @@ impl dyn Queue + '_ {
     /// No other worker gets the jobs while the transaction lasts. After a rollback, or the death of the
     /// program, they are unchanged, and no attempt was counted: a job that always fails is taken again
     /// and again, so cancel such a job by its number. One whose attempts were used up by workers that claim is not
-    /// taken; the next claim makes it a dead letter.
+    /// taken; the next claim makes it a dead letter. A job that is taken has no [result](Delivery::set_result): what its work gives
+    /// belongs into the same transaction.
     ///
     /// Jobs of [groups](Job::group) are taken once they have been admitted: by a program that claims, or in
     /// the background after a take that found fewer jobs than it wanted, within about a second.
@@ -71,8 +72,8 @@ impl dyn Queue + '_ {
 }
 
 impl Delivery {
-    /// Completes the delivery in the transaction that is open on `connection`, so that it is done when,
-    /// and only when, the transaction commits. Without an open transaction it is done when this
+    /// Completes the delivery in the transaction that is open on `connection`, with its [result](Self::set_result) if one was
+    /// set, so that it is done when, and only when, the transaction commits. Without an open transaction it is done when this
     /// returns.
     ///
     /// The delivery is still extended, and may be dropped after the transaction has ended: if that was
@@ -170,7 +171,19 @@ async fn ack(mut connection: CallerConnection<'_>, delivery: &Delivery) -> Resul
     if delivery.is_lost() {
         return Err(lost());
     }
-    match connection.perform(&[ack]).await {
+    let acked = match delivery.result() {
+        None => connection.perform(&[ack]).await,
+        Some(result) => {
+            let retention = queue.options().keep_results();
+            let ack = AckWithResult {
+                ack,
+                result,
+                retention,
+            };
+            connection.perform(&[ack]).await
+        }
+    };
+    match acked {
         Ok(answers) if answers == [true] => {
             delivery.acked_in_transaction();
             Ok(())

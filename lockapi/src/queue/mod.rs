@@ -19,6 +19,7 @@ pub(crate) mod operations;
 mod options;
 mod pause;
 mod progress;
+mod result;
 mod runs;
 mod statistics;
 
@@ -38,16 +39,20 @@ pub use job::{How, Job, JobKind, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, 
 pub(crate) use job::{RUN_KEY, check_at, check_attempts, check_json, check_payload, micros_of};
 pub(crate) use model::Jobs;
 pub(crate) use operations::{
-    Ack, Admit, Admitted, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, CountJobs,
-    CountRunning, DELETED, Discard, ExpireJobs, FOR_EVER, Floor, Keys, Name, NewJob, Purge, Push,
-    PushKeyed, PushTogether, ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive, Report,
-    RunningPart, SearchBelowFloors, SearchRange, SearchResult, SetGroupLimit, SetGroups,
-    SetNamePaused, SetPaused, Settle, SweepProgress, SweepQueues, attempts,
+    Ack, AckWithResult, Admit, Admitted, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed,
+    CountJobs, CountRunning, DELETED, Discard, ExpireJobs, FOR_EVER, Floor, Keys, Name, NewJob,
+    Purge, Push, PushKeyed, PushTogether, ReadDeadLetters, ReadDeliveryState, ReadResult,
+    ReadUnhandled, Redrive, Report, RunningPart, SearchBelowFloors, SearchRange, SearchResult,
+    SetGroupLimit, SetGroups, SetNamePaused, SetPaused, Settle, SweepProgress, SweepQueues,
+    SweepResults, attempts,
 };
 pub use options::QueueOptions;
 pub use pause::{Drained, Pause};
 pub(crate) use progress::checked_report;
 pub use progress::{MAX_PROGRESS_NOTE, Progress};
+pub use result::{
+    JobResult, MAX_RESULT_BYTES, MAX_RESULT_RETENTION, MIN_RESULT_RETENTION, ResultValue,
+};
 pub(crate) use runs::RunState;
 pub use statistics::{Statistics, Tally, Unhandled};
 
@@ -71,6 +76,8 @@ const POLL: Duration = Duration::from_secs(1);
 /// - A delivery that is no longer the latest changes nothing: each has a token of its own.
 /// - A job that is acknowledged in the transaction of its effects ([`ack_in`](Delivery::ack_in)) takes
 ///   effect exactly once.
+/// - A job that was completed has the [result](Delivery::set_result) of the delivery that completed it: both are in one
+///   statement, so a delivery that was lost leaves none, and a result that was acknowledged is on disk.
 /// - **Groups.** At most as many jobs of a [group](Job::group) are delivered at the same time as its limit
 ///   says, in all programs together; in an [ordered](Groups::ordered) queue one after the other, in the
 ///   order of their numbers, also those that have to be tried again.
@@ -168,6 +175,22 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Invalid` as for that.
     fn report_progress(&self, ticket: Ticket, fraction: f64, note: &str) -> Result<()>;
+
+    /// Looks up what became of a job.
+    ///
+    /// Programs call [`Queue::result`](crate::Queue#method.result).
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn read_result(&self, id: i64) -> Result<JobResult<ResultValue>>;
+
+    /// Waits until a job has ended, for this time at most.
+    ///
+    /// Programs call [`Queue::wait_result`](crate::Queue#method.wait_result).
+    ///
+    /// # Errors
+    /// As for that.
+    async fn await_result(&self, id: i64, at_most: Duration) -> Result<JobResult<ResultValue>>;
 
     /// Returns after this time, by the clock that is used for leases: for workers, which need no
     /// particular runtime.

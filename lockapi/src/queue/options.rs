@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::operations::{DELETED, FOR_EVER};
-use super::{Job, MAX_DELAY, MAX_PAYLOAD_BYTES};
+use super::{Job, MAX_DELAY, MAX_PAYLOAD_BYTES, MAX_RESULT_RETENTION, MIN_RESULT_RETENTION};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
 use crate::lease::micros;
@@ -24,6 +24,7 @@ pub struct QueueOptions {
     pub(crate) archive: bool,
     pub(crate) keep: Duration,
     pub(crate) keep_dead: Option<Duration>,
+    pub(crate) keep_results: Duration,
     pub(crate) max_payload: usize,
     pub(crate) notify_on_commit: bool,
     before_push: Option<BeforePush>,
@@ -39,6 +40,7 @@ impl Default for QueueOptions {
             archive: false,
             keep: Duration::from_secs(7 * 24 * 3600),
             keep_dead: Some(Duration::from_secs(30 * 24 * 3600)),
+            keep_results: Duration::from_secs(24 * 3600),
             max_payload: 1 << 20,
             notify_on_commit: true,
             before_push: None,
@@ -64,6 +66,15 @@ impl QueueOptions {
     #[must_use]
     pub fn dead_letters(mut self, keep: impl Into<Option<Duration>>) -> Self {
         self.keep_dead = keep.into();
+        self
+    }
+
+    /// Keeps [results](super::Delivery::set_result) of jobs that are completed through this handle for this long, for a day by
+    /// default; [`MIN_RESULT_RETENTION`] to [`MAX_RESULT_RETENTION`], by the server's clock. It is stored with each result: other
+    /// handles and programs do not change it.
+    #[must_use]
+    pub fn results(mut self, keep: Duration) -> Self {
+        self.keep_results = keep;
         self
     }
 
@@ -142,6 +153,11 @@ impl QueueOptions {
         self.keep_dead.map_or(FOR_EVER, micros)
     }
 
+    /// How long results are kept, in the form that statements use.
+    pub(crate) fn keep_results(&self) -> i64 {
+        micros(self.keep_results)
+    }
+
     pub(crate) fn check(&self, name: &str) -> Result<()> {
         check_name("name of the queue", name, 1)?;
         let invalid = |message| Err(Error::new(ErrorKind::Invalid, "check", message));
@@ -149,6 +165,12 @@ impl QueueOptions {
             return invalid(format!(
                 "max_payload of {} bytes; allowed are 1 to {MAX_PAYLOAD_BYTES} bytes",
                 self.max_payload
+            ));
+        }
+        if !(MIN_RESULT_RETENTION..=MAX_RESULT_RETENTION).contains(&self.keep_results) {
+            return invalid(format!(
+                "a retention of results of {:?}; allowed are {MIN_RESULT_RETENTION:?} to 30 days",
+                self.keep_results
             ));
         }
         let keep = self.keep.max(self.keep_dead.unwrap_or_default());

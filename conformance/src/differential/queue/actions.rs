@@ -52,6 +52,10 @@ pub enum Action {
     Queues,
     /// Reports the progress of deliveries: which, and how much is done.
     Report(Vec<(u8, u8)>),
+    /// Completes deliveries with a result: which, into the archive or not, and for how many units the result is kept.
+    Results(Vec<(u8, bool, u8)>),
+    /// Looks up the results of jobs, in their queue or in another.
+    ReadResults(Vec<u8>, bool),
     /// Deletes what has been kept for long enough.
     Sweep,
     /// Moves expired jobs to the dead letters, so many in a statement, of few bytes or of many, and keeps those
@@ -130,6 +134,9 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         2 => (0..8u8, any::<bool>()).prop_map(|(back, payload)| Action::Read(back, payload)),
         1 => Just(Action::Queues),
         4 => prop::collection::vec((0..6u8, any::<u8>()), 1..5usize).prop_map(Action::Report),
+        3 => prop::collection::vec((0..6u8, any::<bool>(), 1..4u8), 1..5usize).prop_map(Action::Results),
+        3 => (prop::collection::vec(0..8u8, 1..5usize), prop::bool::weighted(0.1))
+            .prop_map(|(backs, elsewhere)| Action::ReadResults(backs, elsewhere)),
         1 => Just(Action::Sweep),
         1 => (1..4u8, prop::bool::weighted(0.2), any::<bool>())
             .prop_map(|(most, small, own)| Action::Expire(most, small, own)),

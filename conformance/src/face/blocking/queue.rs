@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, Outcome, Pause, Pushed,
-    Queue, QueueOptions, Settled, Statistics, Ticket, Unhandled,
+    Claim, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobResult, Outcome, Pause,
+    Pushed, Queue, QueueOptions, ResultValue, Settled, Statistics, Ticket, Unhandled,
 };
 use lockapi::{Result, blocking};
 
@@ -73,6 +73,15 @@ impl Queue for Blocking<blocking::Queue> {
 
     fn report_progress(&self, ticket: Ticket, fraction: f64, note: &str) -> Result<()> {
         self.0.report_progress(ticket, fraction, note)
+    }
+
+    async fn read_result(&self, id: i64) -> Result<JobResult<ResultValue>> {
+        self.with(move |queue| queue.read_result(id)).await
+    }
+
+    async fn await_result(&self, id: i64, at_most: Duration) -> Result<JobResult<ResultValue>> {
+        self.with(move |queue| queue.await_result(id, at_most))
+            .await
     }
 
     async fn sleep(&self, time: Duration) {

@@ -19,6 +19,7 @@ mod progress;
 mod queue;
 mod queue_keys;
 mod reservations;
+mod results;
 mod scans;
 mod schedule;
 mod sides;

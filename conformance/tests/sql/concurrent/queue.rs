@@ -12,6 +12,7 @@ use lockapi::suite::queue::{
 };
 
 use super::queue_keys::{Key, push_key};
+use super::results::ack_with_result;
 use super::sides::{Side, Step, UNIT, elapse, sql, step};
 use super::{Meets, Schedule};
 
@@ -414,6 +415,7 @@ pub(super) fn claim_and_reject() -> Step {
 fn at_a_delivery() -> Vec<Step> {
     vec![
         ack(&["a"]),
+        ack_with_result(&["a"], 7, 5),
         complete_and_claim(&["a"], 1),
         settle(&["a"], nack()),
         settle(&["a"], reject()),
@@ -450,7 +452,11 @@ fn a_delivery_whose_row_is_locked_is_left_alone() {
 #[test]
 fn a_completion_waits_for_what_changes_the_delivery() {
     for first in at_a_delivery() {
-        for second in [ack(&["a"]), complete_and_claim(&["a"], 0)] {
+        for second in [
+            ack(&["a"]),
+            ack_with_result(&["a"], 7, 5),
+            complete_and_claim(&["a"], 0),
+        ] {
             let before = [&push(&["a"]), &claim(1)];
             let schedule = Schedule::new(&before, &first, &second, Meets::Waits);
             schedule.then(&count()).run();
@@ -461,7 +467,11 @@ fn a_completion_waits_for_what_changes_the_delivery() {
 #[test]
 fn a_late_completion_waits_for_the_claim_that_takes_the_job_over() {
     let before = [&push(&["a"]), &claim(1), &elapse(2)];
-    for second in [ack(&["a"]), complete_and_claim(&["a"], 0)] {
+    for second in [
+        ack(&["a"]),
+        ack_with_result(&["a"], 7, 5),
+        complete_and_claim(&["a"], 0),
+    ] {
         let schedule = Schedule::new(&before, &claim_by_another(), &second, Meets::Waits);
         schedule.then(&count()).run();
     }

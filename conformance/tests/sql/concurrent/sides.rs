@@ -127,6 +127,9 @@ const OLDER: &str = "
     UPDATE lockapi.job_archive
        SET completed_at = completed_at - $m * interval '1 us', expires_at = expires_at - $m * interval '1 us'
      WHERE namespace = $n;
+    UPDATE lockapi.job_result
+       SET completed_at = completed_at - $m * interval '1 us', expires_at = expires_at - $m * interval '1 us'
+     WHERE namespace = $n;
     UPDATE lockapi.task
        SET next_at = next_at - $m * interval '1 us', changed_at = changed_at - $m * interval '1 us'
      WHERE namespace = $n;

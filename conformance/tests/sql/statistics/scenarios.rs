@@ -196,6 +196,15 @@ fn scenarios_of_queues() -> Vec<Scenario> {
             "'{ids}', '{tokens}', '{1,2,1000000}', '{\"\",a,b}'",
         ),
         engine(queue::SweepProgress::STATEMENT, "{id} - 1, 10"),
+        pooled(
+            queue::AckWithResult::STATEMENT,
+            "'{ids}', '{tokens}', '{9,-1,9}', '{1,2,3}', '{9,9,9}'",
+        ),
+        engine(
+            queue::ReadResult::STATEMENT,
+            "'{ids}', '{{ns},{ns},{ns}}', '{work,work,work}'",
+        ),
+        engine(queue::SweepResults::STATEMENT, "{id} - 1, 10"),
         engine(queue::ReadDeadLetters::STATEMENT, "'{ns}', 'work', 0, 10"),
         engine(queue::SweepQueues::STATEMENT, "'{ns}', 10"),
         engine(
@@ -293,6 +302,8 @@ pub(super) const OTHERS: &str = "
      CROSS JOIN LATERAL generate_series(1, o.many) AS n;
     INSERT INTO lockapi.job_progress (id, token, reported_at, fraction, note)
     SELECT n, 0, now(), 0.5, 'half' FROM generate_series(1, 40000) AS n;
+    INSERT INTO lockapi.job_result (id, completed_at, expires_at, namespace, queue, result)
+    SELECT -n, now(), now() + (n % 2 - 0.5) * interval '1 hour', 'm', 'work', '1' FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.push_key (namespace, queue, key, job, created_at)
     SELECT 'm', 'work', 'p' || n, n, now() FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.queue (namespace, name, paused) SELECT 'm', 'q' || n, true FROM generate_series(1, 40000) AS n;

@@ -14,9 +14,10 @@ use crate::server::USER;
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Tables that programs read and write all the time.
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 11] = [
     "job",
     "job_progress",
+    "job_result",
     "lease",
     "rate_limit",
     "fence_mark",

@@ -61,7 +61,7 @@ fn acked(acked: Result<bool, &Error>) -> Answer {
 /// How a delivery ends; nothing for one that goes on.
 fn how(outcome: &Outcome) -> Option<How> {
     match outcome {
-        Outcome::Ack => Some(How::Ack),
+        Outcome::Ack | Outcome::AckWithResult(_) => Some(How::Ack),
         Outcome::Nack { .. } | Outcome::Reject { .. } => Some(How::Nack),
         Outcome::Snooze(_) | Outcome::Defer(_) => Some(How::Snooze),
         Outcome::Release | Outcome::Abandon => Some(How::Release),

@@ -1,9 +1,10 @@
 -- Reads the job $2 of the namespace $1, whether it waits, runs or has ended.
 --
--- Promises: at most one row. The payload and the headers are read only if $3 is true, and of the payload the first $4 characters.
+-- Promises: at most one row. The payload, the headers and the result are read only if $3 is true, and of the payload and the
+-- result the first $4 characters.
 -- What a delivery before the latest told is not
 -- shown, and nothing of a job that begins anew.
--- Index: job_pkey, job_archive_pkey and job_progress_pkey; the collation keeps the others from fitting.
+-- Index: job_pkey, job_archive_pkey, job_progress_pkey and job_result_pkey; the collation keeps the others from fitting.
 -- Race: none, it only reads; both tables are read as of one moment, so a job that ends meanwhile is in one of
 -- them.
 SELECT j.id, j.queue, CASE WHEN j.lease_until > pg_catalog.clock_timestamp() THEN 'running'
@@ -17,7 +18,7 @@ SELECT j.id, j.queue, CASE WHEN j.lease_until > pg_catalog.clock_timestamp() THE
        (extract(epoch FROM j.expires_at) * 1000000)::int8 AS expires_at,
        j.worker, j.error, j.unique_key, j.task, j.errors::text AS errors, j.size::int8 AS size,
        CASE WHEN $3::bool THEN pg_catalog.left(j.payload::text, $4::int8::int4) END AS payload,
-       CASE WHEN $3::bool THEN j.headers::text END AS headers, p.millionths, p.note, p.reported_at
+       CASE WHEN $3::bool THEN j.headers::text END AS headers, p.millionths, p.note, p.reported_at, NULL::text AS result
   FROM lockapi.job AS j
   LEFT JOIN LATERAL (
        SELECT (p.fraction * 1000000)::int8 AS millionths, p.note, (extract(epoch FROM p.reported_at) * 1000000)::int8 AS reported_at
@@ -32,11 +33,15 @@ SELECT a.id, a.queue, a.status, a.name, a.priority::int8, a.attempt::int8, a.max
        NULL, NULL, a.worker, a.error, a.unique_key, a.task, a.errors::text,
        pg_catalog.octet_length(a.payload::text)::int8,
        CASE WHEN $3::bool THEN pg_catalog.left(a.payload::text, $4::int8::int4) END,
-       CASE WHEN $3::bool THEN a.headers::text END, p.millionths, p.note, p.reported_at
+       CASE WHEN $3::bool THEN a.headers::text END, p.millionths, p.note, p.reported_at,
+       CASE WHEN $3::bool THEN pg_catalog.left(r.result::text, $4::int8::int4) END
   FROM lockapi.job_archive AS a
   LEFT JOIN LATERAL (
        SELECT (p.fraction * 1000000)::int8 AS millionths, p.note, (extract(epoch FROM p.reported_at) * 1000000)::int8 AS reported_at
          FROM lockapi.job_progress AS p
         WHERE p.id = a.id AND p.token = coalesce(a.token, p.token) AND a.attempt > 0
        OFFSET 0) AS p ON true
+  LEFT JOIN LATERAL (
+       SELECT r.result FROM lockapi.job_result AS r WHERE r.id = a.id AND r.expires_at > pg_catalog.clock_timestamp()
+       OFFSET 0) AS r ON true
  WHERE a.id = $2::int8 AND a.namespace COLLATE "POSIX" = $1::text

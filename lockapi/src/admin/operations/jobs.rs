@@ -246,6 +246,7 @@ impl Operation for ReadJob {
             Type::Int,
             Type::Text,
             Type::Int,
+            Type::Text,
         ],
     };
 
@@ -289,6 +290,7 @@ impl Operation for ReadJob {
                 payload_bytes: row.int(18)?,
                 payload: row.maybe_text(19)?,
                 headers: Headers::read(row.maybe_text(20)?.as_deref()),
+                result: row.maybe_text(24)?,
             })
         };
         let job = rows.into_iter().next().map(read).transpose()?;

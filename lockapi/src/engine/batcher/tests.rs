@@ -20,7 +20,7 @@ use crate::error::Failure;
 use crate::lease::LeaseOptions;
 use crate::limit::Quota;
 use crate::memory::{Database, Session};
-use crate::queue::{Claim, Job};
+use crate::queue::{Claim, Job, JobResult};
 
 /// What happens to the next runs of a statement.
 #[derive(Clone, Default)]
@@ -29,8 +29,12 @@ struct Runs(Arc<Mutex<Vec<(&'static str, Run)>>>, Sent);
 /// The statements that were sent with numbers in this parameter, and those numbers.
 type Sent = Arc<Mutex<Vec<(&'static str, Vec<i64>)>>>;
 
-/// What is recorded: who is cancelled, and for how long is renewed.
-const RECORDED: [(&str, usize); 2] = [("engine.cancel", 0), ("lease.renew", 4)];
+/// What is recorded: who is cancelled, for how long is renewed, and whose results are read.
+const RECORDED: [(&str, usize); 3] = [
+    ("engine.cancel", 0),
+    ("lease.renew", 4),
+    ("queue.read_result", 0),
+];
 
 enum Run {
     /// The connection breaks.
@@ -336,6 +340,48 @@ fn nobody_waits_behind_a_push_of_many_jobs() {
 }
 
 /// Whoever has many callers to tell has no turn before, and keeps no other kind from its own.
+#[tokio::test]
+async fn ten_thousand_waits_share_their_lookups_and_leave_none_behind() {
+    const WAITS: usize = 10_000;
+    const SECONDS: usize = 4;
+    let runs = Runs::default();
+    let late = Late(Database::new(), runs.clone());
+    let backend = start("waits", late, BackendOptions::default()).await;
+    let backend = backend.unwrap();
+    let queue = backend.queue("jobs").unwrap();
+    let jobs = (0..WAITS).map(|_| Job::new("a", &1).unwrap());
+    let pushed = queue.push_all(jobs.collect()).await.unwrap();
+    let hour = Duration::from_secs(3600);
+    let mut waits = JoinSet::new();
+    for job in &pushed {
+        let (queue, id) = (Arc::clone(&queue), job.id);
+        waits.spawn(async move { queue.wait_result::<i64>(id, hour).await.unwrap() });
+    }
+    let looked = || {
+        let sent = runs.sent("queue.read_result");
+        (sent.len(), sent.iter().map(Vec::len).sum::<usize>())
+    };
+    tokio::time::sleep(Duration::from_secs(SECONDS as u64)).await;
+    let (statements, lookups) = looked();
+    assert!(lookups >= 2 * WAITS, "{lookups} lookups");
+    // The first looks go out as the callers arrive.
+    assert!(lookups <= WAITS * (SECONDS + 10), "{lookups} lookups");
+    assert!(statements <= 1000, "{statements} statements");
+    // A completion of this process is seen before a pause is over.
+    let mut claimed = queue.claim(&Claim::new(1)).await.unwrap();
+    let delivery = claimed.remove(0);
+    delivery.set_result(&7).unwrap();
+    delivery.ack().await.unwrap();
+    let done = tokio::time::timeout(Duration::from_secs(5), waits.join_next()).await;
+    let done = done.unwrap().unwrap().unwrap();
+    assert_eq!(done, JobResult::Value(7));
+    waits.shutdown().await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let left = looked();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(looked(), left, "nobody waits any more");
+}
+
 #[tokio::test]
 async fn nobody_waits_while_many_callers_of_another_kind_are_told() {
     const CALLERS: usize = 100_000;

@@ -8,7 +8,7 @@ use super::Queues;
 use super::floors::Floors;
 use super::handle::{Handle, QueueHandle};
 use super::topic::Topic;
-use crate::engine::batcher::ended;
+use crate::engine::batcher::{Queued, ended};
 use crate::engine::renewal::deadline;
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::hold::Hold;
@@ -129,9 +129,17 @@ impl Handle {
     /// Completes deliveries, each in a request of its own: they are submitted together, so that they
     /// share a statement.
     pub(super) async fn complete_all(&self, tickets: Vec<Ticket>) -> Vec<Result<bool>> {
+        self.complete_by(&tickets, |ticket| self.ack(ticket)).await
+    }
+
+    pub(super) async fn complete_by<O: Queued<Output = bool>>(
+        &self,
+        tickets: &[Ticket],
+        ack: impl Fn(Ticket) -> O,
+    ) -> Vec<Result<bool>> {
         let heartbeats = &self.core.queues.heartbeats;
-        let _settling = heartbeats.settling(&tickets);
-        let calls = tickets.iter().map(|ticket| self.call(self.ack(*ticket)));
+        let _settling = heartbeats.settling(tickets);
+        let calls = tickets.iter().map(|ticket| self.call(ack(*ticket)));
         let answers = futures_util::future::join_all(calls).await;
         for (ticket, answer) in tickets.iter().zip(&answers) {
             if answer.is_ok() {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::progress;
 use super::topic::Topic;
+use super::{progress, results};
 use crate::engine::Core;
 use crate::engine::batcher::Queued;
 use crate::engine::notifier::Subscription;
@@ -15,9 +15,9 @@ use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::lease::micros;
 use crate::queue::{
     Cancel, Claim, CountJobs, DeadLetter, DeliveryState, Discard, Drained, Exchange, Groups, Job,
-    Name, Outcome, Pause, Purge, Pushed, Queue, QueueOptions, ReadDeadLetters, ReadDeliveryState,
-    ReadUnhandled, Redrive, SetGroupLimit, SetGroups, Settled, Statistics, SweepQueues, Ticket,
-    Unhandled, checked_limit, checked_report, in_transaction,
+    JobResult, Name, Outcome, Pause, Purge, Pushed, Queue, QueueOptions, ReadDeadLetters,
+    ReadDeliveryState, ReadUnhandled, Redrive, ResultValue, SetGroupLimit, SetGroups, Settled,
+    Statistics, SweepQueues, Ticket, Unhandled, checked_limit, checked_report, in_transaction,
 };
 use crate::telemetry;
 use crate::wait::unless;
@@ -210,8 +210,9 @@ impl Handle {
             namespace: namespace.to_string(),
             most: PART,
         });
-        // And one for all namespaces: numbers of jobs are those of the database.
+        // And for all namespaces: numbers of jobs are those of the database.
         self.core.sweeps.later(0, progress::first_part);
+        self.core.sweeps.later(0, results::first_part);
         self.expire_later();
     }
 }
@@ -278,6 +279,14 @@ impl Queue for QueueHandle {
         let report = checked_report(ticket, fraction, note).map_err(self.0.failed("progress"))?;
         self.0.core.queues.reports.report(report);
         Ok(())
+    }
+
+    async fn read_result(&self, id: i64) -> Result<JobResult<ResultValue>> {
+        self.0.read_result(id).await
+    }
+
+    async fn await_result(&self, id: i64, at_most: Duration) -> Result<JobResult<ResultValue>> {
+        self.0.await_result(id, at_most).await
     }
 
     async fn sleep(&self, time: Duration) {

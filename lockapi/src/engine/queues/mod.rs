@@ -11,6 +11,7 @@ mod heartbeat;
 mod pausing;
 mod progress;
 mod pushing;
+mod results;
 mod settling;
 mod topic;
 
@@ -24,6 +25,7 @@ use expiring::Retentions;
 pub(super) use handle::open;
 use heartbeat::Heartbeats;
 use progress::Reports;
+use results::Results;
 pub(super) use topic::Topic;
 
 use rustc_hash::FxBuildHasher;
@@ -34,10 +36,14 @@ use super::leases::answer_limit;
 use super::sweeps::Sweeping;
 use super::timer::Timer;
 use crate::queue::{
-    Ack, Cancel, CompleteAndClaim, CountJobs, CountRunning, Discard, ExpireJobs, NewJob, Purge,
-    Push, ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive, Report, SearchBelowFloors,
-    SetNamePaused, SetPaused, Settle, SweepProgress, SweepQueues,
+    Ack, AckWithResult, Cancel, CompleteAndClaim, CountJobs, CountRunning, Discard, ExpireJobs,
+    NewJob, Purge, Push, ReadDeadLetters, ReadDeliveryState, ReadResult, ReadUnhandled, Redrive,
+    Report, SearchBelowFloors, SetNamePaused, SetPaused, Settle, SweepProgress, SweepQueues,
+    SweepResults,
 };
+
+/// How many bytes of a result weigh as much as a small request.
+const RESULT_BYTES: usize = 512;
 
 /// Declares how operations of queues are batched: which may be repeated, their weights, and what they
 /// may find locked.
@@ -72,6 +78,8 @@ queued! {
     ReadDeadLetters "dead_letters" true |_one| ALONE;
     ReadDeliveryState "delivery_state" true |_one| 1;
     Report "progress" true |_one| 1, at |one| one.ticket.id;
+    // As many results as a statement may have are not too many bytes.
+    ReadResult "result" true |_one| 4;
     ReadUnhandled "unhandled" true |_one| ALONE;
     Redrive "redrive" false |_one| ALONE;
     Discard "discard" false |_one| ALONE;
@@ -79,6 +87,7 @@ queued! {
     SweepQueues "sweep" true |_one| ALONE;
     ExpireJobs "expire" true |_one| ALONE;
     SweepProgress "sweep" true |_one| ALONE;
+    SweepResults "sweep" true |_one| ALONE;
 }
 
 impl Queued for CompleteAndClaim {
@@ -101,6 +110,20 @@ impl Queued for Ack {
 
     fn row_keys(&self) -> impl Iterator<Item = u64> {
         iter::once(FxBuildHasher.hash_one(self.ticket.id))
+    }
+}
+
+impl Queued for AckWithResult {
+    const NAME: &'static str = "ack";
+    const REPEATABLE: bool = false;
+    const GIVES_BACK: bool = true;
+
+    fn weight(&self) -> usize {
+        (1 + self.result.as_str().len() / RESULT_BYTES).min(ALONE)
+    }
+
+    fn row_keys(&self) -> impl Iterator<Item = u64> {
+        iter::once(FxBuildHasher.hash_one(self.ack.ticket.id))
     }
 }
 
@@ -137,6 +160,7 @@ pub(super) struct Queues {
     timer: Timer,
     heartbeats: Arc<Heartbeats>,
     reports: Arc<Reports>,
+    results: Arc<Results>,
     topics: Mutex<HashMap<i64, Weak<Topic>>>,
     retentions: Retentions,
 }
@@ -152,6 +176,7 @@ impl Queues {
         let kept = Arc::clone(&heartbeats);
         Arc::new(Self {
             reports: Reports::new(Arc::clone(sweeps), kept, timer.clone()),
+            results: Results::new(Arc::clone(&batcher), timer.clone()),
             heartbeats,
             batcher,
             renewals,

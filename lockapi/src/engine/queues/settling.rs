@@ -8,13 +8,25 @@ use super::Queues;
 use super::handle::{Handle, PAUSE, TRIES};
 use super::topic::Topic;
 use crate::error::{Error, ErrorKind, LOCKED, Result};
-use crate::queue::{Ack, FOR_EVER, Outcome, Settle, Settled, Ticket};
+use crate::queue::{Ack, AckWithResult, FOR_EVER, Outcome, ResultValue, Settle, Settled, Ticket};
 
 impl Handle {
     pub(super) async fn settle(&self, ticket: Ticket, outcome: &Outcome) -> Result<Settled> {
         let queues = &self.core.queues;
         let Some(settle) = Settle::new(ticket, outcome, self.options.keep_dead()) else {
-            let acked = self.complete_all(vec![ticket]).await.pop().transpose()?;
+            let mut acked = match outcome {
+                Outcome::AckWithResult(result) => {
+                    let ack = |ticket| self.ack_with_result(ticket, result);
+                    self.complete_by(&[ticket], ack).await
+                }
+                _ => self.complete_all(vec![ticket]).await,
+            };
+            let acked = acked.pop().transpose()?;
+            if matches!(outcome, Outcome::AckWithResult(_)) {
+                // No claim is in the same statement that would find out.
+                self.place_left();
+                queues.results.completed((self.number, ticket.id));
+            }
             return Ok(if acked == Some(true) {
                 Settled::Done
             } else {
@@ -58,8 +70,23 @@ impl Handle {
         }
     }
 
+    fn ack_with_result(&self, ticket: Ticket, result: &ResultValue) -> AckWithResult {
+        AckWithResult {
+            ack: self.ack(ticket),
+            result: result.clone(),
+            retention: self.options.keep_results(),
+        }
+    }
+
     pub(super) fn settle_later(&self, ticket: Ticket, outcome: &Outcome) {
         let queues = &self.core.queues;
+        if let Outcome::AckWithResult(result) = outcome {
+            queues.heartbeats.forget(ticket);
+            queues
+                .batcher
+                .submit(self.ack_with_result(ticket, result), drop);
+            return;
+        }
         let keep_dead = self.options.keep_dead();
         queues.settle_later(&self.topic, self.ack(ticket), outcome, keep_dead);
     }

@@ -50,6 +50,7 @@ pub(super) fn decoders() -> Vec<Decoder> {
     all.extend(queues::queues());
     all.extend(queues::managed_queues());
     all.extend(queues::paused_queues());
+    all.extend(queues::results());
     all.extend(queues::schedules());
     all.extend(inspection());
     all.extend(connections());

@@ -2,7 +2,7 @@
 
 use super::{Decoder, TICKET, of, text};
 use crate::queue::operations as queue;
-use crate::queue::{Headers, Unique};
+use crate::queue::{Headers, ResultValue, Unique};
 use crate::schedule::operations as schedule;
 
 pub(super) fn queues() -> Vec<Decoder> {
@@ -82,6 +82,27 @@ pub(super) fn paused_queues() -> Vec<Decoder> {
             time: 1,
             topic: 1,
         }),
+    ]
+}
+
+pub(super) fn results() -> Vec<Decoder> {
+    vec![
+        of(queue::AckWithResult {
+            ack: queue::Ack {
+                ticket: TICKET,
+                keep: 1,
+            },
+            result: ResultValue::stored(text()),
+            retention: 1,
+        }),
+        of(queue::ReadResult {
+            name: queue::Name {
+                namespace: text(),
+                queue: text(),
+            },
+            id: 1,
+        }),
+        of(queue::SweepResults { after: 1, most: 1 }),
     ]
 }
 

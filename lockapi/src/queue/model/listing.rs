@@ -212,6 +212,10 @@ impl Jobs {
         of.then(|| {
             let mut row = live.details(want.id, now, state, ended, want.payload);
             row.0.extend(progress(self.told(want.id, live)));
+            let result = self.kept_result(now, want.id);
+            let result = result.filter(|_| want.payload && ended.is_some());
+            let result = result.map(|result| first(result.as_str(), MAX_PAYLOAD_CHARS));
+            row.0.push(maybe_text(result.as_deref()));
             row
         })
     }

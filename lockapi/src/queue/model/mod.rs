@@ -6,6 +6,7 @@ mod job;
 mod listing;
 mod manage;
 mod progress;
+mod result;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
@@ -38,6 +39,8 @@ pub struct Jobs {
     keys: FxHashMap<(Name, String), (i64, i64)>,
     /// What handlers told of their jobs, by the numbers of these.
     told: BTreeMap<i64, progress::Told>,
+    /// What they returned, by the numbers of the jobs.
+    results: BTreeMap<i64, result::Kept>,
     /// Queues that are paused, and until when; `None`: until they are resumed.
     paused: FxHashMap<Name, Option<i64>>,
     /// Names of jobs that are paused, and until when; `None`: until they are resumed.

@@ -11,6 +11,7 @@ mod manage;
 mod push;
 mod redrive;
 mod report;
+mod result;
 mod search_below_floors;
 mod settle;
 mod take;
@@ -33,6 +34,7 @@ pub use manage::{
 pub use push::{Keys, NewJob, Push, PushKeyed, PushTogether};
 pub use redrive::{Redrive, Redriven};
 pub use report::{Report, SweepProgress};
+pub use result::{AckWithResult, ReadResult, SweepResults};
 pub use search_below_floors::{SearchBelowFloors, SearchRange, SearchResult};
 pub use settle::{Ack, DELETED, FOR_EVER, Settle};
 pub use take::Take;

@@ -61,11 +61,11 @@ impl Settle {
         }
     }
 
-    /// `None` for [`Outcome::Ack`], which is an [`Ack`]. A dead letter is kept for `keep`.
+    /// `None` for [`Outcome::Ack`], which is an [`Ack`], and the same with a result. A dead letter is kept for `keep`.
     #[must_use]
     pub fn new(ticket: Ticket, outcome: &Outcome, keep: i64) -> Option<Self> {
         let (kind, time, error) = match outcome {
-            Outcome::Ack => return None,
+            Outcome::Ack | Outcome::AckWithResult(_) => return None,
             Outcome::Nack { error, after } => (0, micros((*after).min(MAX_DELAY)), short(error)),
             Outcome::Reject { error } => (1, 0, short(error)),
             Outcome::Snooze(time) => (2, micros((*time).min(MAX_DELAY)), String::new()),

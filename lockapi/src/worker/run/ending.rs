@@ -96,11 +96,16 @@ impl Run {
         let delivery = running.delivery;
         match ending {
             Ending::Done => {
-                delivery.settled_by_caller();
-                self.done.push(Done {
-                    delivery,
-                    unsure: false,
-                });
+                // Not with the next claim, so that completions without a result cost what they did.
+                if let Some(result) = delivery.result() {
+                    self.settle(delivery, Outcome::AckWithResult(result));
+                } else {
+                    delivery.settled_by_caller();
+                    self.done.push(Done {
+                        delivery,
+                        unsure: false,
+                    });
+                }
             }
             Ending::Lost => {
                 delivery.settled_by_caller();
@@ -188,7 +193,7 @@ impl Run {
             (Settlement::Settled(Settled::Dead), _) | (_, Outcome::Reject { .. }) => {
                 &mut self.summary.dead
             }
-            (_, Outcome::Ack) => &mut self.summary.done,
+            (_, Outcome::Ack | Outcome::AckWithResult(_)) => &mut self.summary.done,
             (_, Outcome::Snooze(_) | Outcome::Defer(_)) => &mut self.summary.snoozed,
             (_, Outcome::Release) => &mut self.summary.released,
             _ => &mut self.summary.failed,
