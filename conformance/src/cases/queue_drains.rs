@@ -12,7 +12,7 @@ use crate::context::{Context, MINUTE};
 use crate::harness::register;
 use crate::patience::{not_yet, soon};
 
-register! { "queue":
+register! { "queue_drains":
     Q33 drain_waits_for_what_runs;
     Q33 drain_needs_no_more_rights_than_are_noted @ PoorRole [Schema];
     Q33 drain_under_hostile_settings @ HostileRole [Schema];

@@ -13,7 +13,7 @@ use crate::context::{Context, MINUTE};
 use crate::harness::register;
 use crate::patience::{eventually, not_yet, soon};
 
-register! { "queue":
+register! { "queue_names":
     Q32 paused_name_waits_while_others_go_on;
     Q32 paused_name_needs_no_more_rights_than_are_noted @ PoorRole [Schema];
     Q32 paused_name_under_hostile_settings @ HostileRole [Schema];

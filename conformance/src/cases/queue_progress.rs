@@ -14,7 +14,7 @@ use crate::context::{Context, MINUTE};
 use crate::harness::register;
 use crate::patience::eventually;
 
-register! { "queue":
+register! { "queue_progress":
     Q28 progress_is_shown_where_jobs_are_looked_up;
     Q28 progress_needs_no_more_rights_than_are_noted @ PoorRole [Schema];
     Q28 progress_under_hostile_settings @ HostileRole [Schema];

@@ -17,7 +17,7 @@ use crate::context::{Context, MINUTE};
 use crate::harness::register;
 use crate::patience::{not_yet, poll_then_drop, soon};
 
-register! { "queue":
+register! { "queue_results":
     Q31 result_is_stored_with_the_completion;
     Q31 result_needs_no_more_rights_than_are_noted @ PoorRole [Schema];
     Q31 result_under_hostile_settings @ HostileRole [Schema];

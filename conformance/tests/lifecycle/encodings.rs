@@ -59,6 +59,7 @@ async fn affects_no_other_result(queue: &Arc<dyn Queue>) {
             Err(error) => {
                 assert_eq!((number, error.kind()), (7, ErrorKind::Invalid), "{error}");
                 assert_eq!(found, JobResult::Pending);
+                assert_eq!(queue.cancel(vec![id]).await.expect("cancelled"), [id]);
             }
         }
     }
