@@ -1,5 +1,6 @@
 //! Handlers that workers of several queues share.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,6 +61,8 @@ struct State {
 
 struct Counts {
     weight: u32,
+    /// As many as it runs at once, whatever others do.
+    most: usize,
     used: usize,
     /// How many it may use while those that want some have as many as their weights say.
     fair: usize,
@@ -102,7 +105,7 @@ impl SharedConcurrency {
         Ok(())
     }
 
-    pub(super) fn join(&self, weight: u32, freed: Arc<AtomicWaker>) -> Result<Member> {
+    pub(super) fn join(&self, weight: u32, most: usize, freed: Arc<AtomicWaker>) -> Result<Member> {
         let mut state = self.0.lock();
         if state.members.len() >= self.0.handlers {
             let message = format!(
@@ -116,6 +119,7 @@ impl SharedConcurrency {
         let number = state.joined;
         let counts = Counts {
             weight,
+            most,
             used: 0,
             fair: 0,
             wants: false,
@@ -158,25 +162,42 @@ impl State {
         own.unused().min(free).max(free.saturating_sub(kept))
     }
 
-    /// Divides the handlers among those that want some, at least one for each.
+    /// Divides the handlers among those that want some, at least one for each and none that it cannot use.
     fn divide(&mut self, handlers: usize) {
         let mut wanting: Vec<_> = self.members.values_mut().collect();
         for member in &mut wanting {
             member.fair = 0;
         }
         wanting.retain(|member| member.wants);
-        // Rounded down, from the smallest on: the rest is for larger ones.
-        wanting.sort_by_key(|member| member.weight);
         let mut weights: u64 = wanting.iter().map(|member| u64::from(member.weight)).sum();
         let mut left = handlers;
-        for member in wanting {
-            let weight = u64::from(member.weight);
-            let exact = u64::try_from(left).unwrap_or(u64::MAX) * weight / weights;
-            member.fair = usize::try_from(exact).unwrap_or(left).max(1).min(left);
+        // Those that can use no more than their weights say leave the rest to the others. One that can use more
+        // than that of what is left could use more of all.
+        wanting.sort_by(|one, other| one.most_by_weight(other));
+        while let Some(member) = wanting.first()
+            && member.most <= part(left, member.weight, weights)
+        {
+            let member = wanting.remove(0);
+            member.fair = member.most.min(left - wanting.len());
             left -= member.fair;
-            weights -= weight;
+            weights -= u64::from(member.weight);
+        }
+        // Rounded down, from the smallest on: the rest is for larger ones.
+        wanting.sort_by_key(|member| member.weight);
+        for member in wanting {
+            let exact = part(left, member.weight, weights);
+            member.fair = exact.max(1).min(member.most).min(left);
+            left -= member.fair;
+            weights -= u64::from(member.weight);
         }
     }
+}
+
+/// The part of a weight, rounded down.
+fn part(handlers: usize, weight: u32, weights: u64) -> usize {
+    let all = u64::try_from(handlers).unwrap_or(u64::MAX);
+    let exact = all * u64::from(weight) / weights;
+    usize::try_from(exact).unwrap_or(handlers)
 }
 
 /// Wakes those who may be able to take some, outside of the lock.
@@ -190,6 +211,12 @@ fn wake_waiting(state: MutexGuard<'_, State>) {
 }
 
 impl Counts {
+    /// Compares how many both can use for each part of their weights.
+    fn most_by_weight(&self, other: &Self) -> Ordering {
+        let scaled = |most, weight| u64::try_from(most).unwrap_or(u64::MAX) * u64::from(weight);
+        scaled(self.most, other.weight).cmp(&scaled(other.most, self.weight))
+    }
+
     fn unused(&self) -> usize {
         self.fair.saturating_sub(self.used)
     }
@@ -266,9 +293,16 @@ mod tests {
     use super::*;
 
     fn members(handlers: usize, weights: &[u32]) -> Vec<Member> {
+        let weights: Vec<_> = weights.iter().map(|weight| (*weight, handlers)).collect();
+        bounded(handlers, &weights)
+    }
+
+    /// Members of these weights, each of which can use so many.
+    fn bounded(handlers: usize, members: &[(u32, usize)]) -> Vec<Member> {
         let shared = SharedConcurrency::new(handlers);
-        let join = |weight: &u32| shared.join(*weight, Arc::default()).unwrap();
-        weights.iter().map(join).collect()
+        let join = |(weight, most): &(u32, usize)| shared.join(*weight, *most, Arc::default());
+        let joined = members.iter().map(join);
+        joined.collect::<Result<_>>().unwrap()
     }
 
     fn fair(members: &[Member]) -> Vec<usize> {
@@ -289,6 +323,23 @@ mod tests {
         assert_eq!(fair(&members), [12, 4]);
         members[0].want(false);
         assert_eq!(fair(&members), [0, 16]);
+    }
+
+    #[test]
+    fn what_one_cannot_use_is_divided_among_the_others() {
+        for (most, expected) in [
+            ([16, 16, 16], [10, 4, 2]),
+            ([2, 16, 16], [2, 10, 4]),
+            ([1, 1, 16], [1, 1, 14]),
+            ([3, 2, 1], [3, 2, 1]),
+        ] {
+            let bounds = [(5, most[0]), (2, most[1]), (1, most[2])];
+            let members = bounded(16, &bounds);
+            for member in &members {
+                member.want(true);
+            }
+            assert_eq!(fair(&members), expected, "{most:?}");
+        }
     }
 
     #[test]
@@ -322,11 +373,11 @@ mod tests {
     #[test]
     fn more_workers_than_handlers_are_refused() {
         let shared = SharedConcurrency::new(1);
-        let first = shared.join(1, Arc::default()).unwrap();
-        let refused = shared.join(1, Arc::default()).err().unwrap();
+        let first = shared.join(1, 1, Arc::default()).unwrap();
+        let refused = shared.join(1, 1, Arc::default()).err().unwrap();
         assert_eq!(refused.kind(), ErrorKind::Invalid);
         drop(first);
-        shared.join(1, Arc::default()).unwrap();
+        shared.join(1, 1, Arc::default()).unwrap();
     }
 
     proptest! {
@@ -348,6 +399,30 @@ mod tests {
                     prop_assert!(weight <= lighter || one >= other, "{weights:?}: {fair:?}");
                 }
             }
+        }
+
+        #[test]
+        fn nobody_has_more_than_it_can_use_or_nothing(
+            members in prop::collection::vec((1..=MAX_WEIGHT, 1..20_usize), 1..20),
+            more in 0..100_usize,
+        ) {
+            let handlers = members.len() + more;
+            let all: usize = members.iter().map(|(_, most)| *most).sum();
+            let joined = bounded(handlers, &members);
+            for member in &joined {
+                member.want(true);
+            }
+            let fair = fair(&joined);
+            prop_assert!(fair.iter().sum::<usize>() <= handlers);
+            for (fair, (_, most)) in fair.iter().zip(&members) {
+                prop_assert!(*fair >= 1 && fair <= most);
+            }
+            // All have what they can use, or all there are run.
+            let mut taken = 0;
+            for (member, (_, most)) in joined.iter().zip(&members) {
+                taken += (0..*most).filter(|_| member.try_take()).count();
+            }
+            prop_assert_eq!(taken, all.min(handlers), "{:?}", fair);
         }
 
         /// Whatever workers do, no more run than there are, and while some are free, whoever has less than

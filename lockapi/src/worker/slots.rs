@@ -61,7 +61,9 @@ impl Concurrency {
         let freed = Arc::<AtomicWaker>::default();
         let share = match &self.shared {
             None => None,
-            Some((shared, weight)) => Some(shared.join(*weight, Arc::clone(&freed))?),
+            Some((shared, weight)) => {
+                Some(shared.join(*weight, self.most(), Arc::clone(&freed))?)
+            }
         };
         Ok(Slots {
             concurrency: self.most(),

@@ -11,7 +11,9 @@ use crate::memory::Database;
 use crate::queue::{Groups, Job, Queue};
 use crate::stop::Stop;
 use crate::wait::unless;
-use crate::worker::{BatchJob, BatchOptions, Context, Failed, Next, Worker, WorkerOptions};
+use crate::worker::{
+    BatchJob, BatchOptions, Context, Failed, Next, SharedConcurrency, Worker, WorkerOptions,
+};
 
 const HANDLERS: usize = 8;
 
@@ -234,4 +236,40 @@ async fn one_group(answer: fn() -> Result<(), Failed>) -> usize {
 fn room_that_a_worker_leaves_in_a_group_is_its_own_at_once() {
     assert_eq!(block_on(one_group(|| Ok(()))), 12);
     assert_eq!(block_on(one_group(|| Err(Failed::reject("no")))), 12);
+}
+
+/// Stops after a time in which anything that can happen has.
+fn stop_late(stop: &Stop) {
+    let late = stop.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(10));
+        late.stop();
+    });
+}
+
+#[test]
+fn concurrency_of_a_worker_leaves_shared_handlers_to_others() {
+    const SHARED: usize = 6;
+    block_on(async {
+        let (shared, stop) = (SharedConcurrency::new(SHARED), Stop::new());
+        let begun = Arc::new(AtomicUsize::new(0));
+        let worker = async |weight| {
+            let (begun, all) = (Arc::clone(&begun), stop.clone());
+            Worker::new(queue_of(SHARED).await)
+                .share(&shared, weight)
+                .grace(Duration::ZERO)
+                .handle("count", move |_: usize, _: Context| {
+                    if begun.fetch_add(1, Ordering::AcqRel) + 1 == SHARED {
+                        all.stop();
+                    }
+                    pending()
+                })
+        };
+        let (few, many) = (worker(3).await.concurrency(1), worker(1).await);
+        stop_late(&stop);
+        let ended = futures_util::future::join(few.run(&stop), many.run(&stop)).await;
+        let released = (ended.0.unwrap().released, ended.1.unwrap().released);
+        let begun = begun.load(Ordering::Acquire);
+        assert_eq!((begun, released), (SHARED, (1, 5)));
+    });
 }
