@@ -43,7 +43,8 @@ use crate::error::{Error, ErrorKind, Result};
 ///   bound of its own, which leaves some to others at any time.
 /// - Weights share the handlers, not the rate: a queue of short jobs does more of them.
 ///
-/// Workers may be of different backends, async and blocking.
+/// Workers may be of different backends, async and blocking. A handler must not wait for a job of a worker that
+/// shares the same handlers: when all of them wait so, none is left to run what they wait for.
 #[derive(Clone)]
 pub struct SharedConcurrency(Arc<Shared>);
 

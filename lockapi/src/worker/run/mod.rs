@@ -243,7 +243,7 @@ impl Run {
         Poll::Pending
     }
 
-    /// Others may have those that it has no use for, also while the server cannot be reached.
+    /// Others may have those that it has no use for, also between attempts to reach the server.
     fn want_slots(&self) {
         let paused = self.pause.is_some() || self.spawn_pause.is_some();
         let claims = self.may_have_jobs && !self.stopping && !paused;
