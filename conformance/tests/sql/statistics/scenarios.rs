@@ -42,6 +42,7 @@ fn pooled(statement: Statement, values: &'static str) -> Scenario {
 pub(super) fn scenarios() -> Vec<Scenario> {
     let mut all = scenarios_of_locks();
     all.extend(scenarios_of_queues());
+    all.extend(scenarios_of_operators());
     all.extend(scenarios_of_schedules());
     all
 }
@@ -211,6 +212,11 @@ fn scenarios_of_queues() -> Vec<Scenario> {
             queue::ExpireJobs::STATEMENT,
             "'{ns}', 0, 0, 10, 8388608, '{work}', '{9}', 1000000",
         ),
+    ]
+}
+
+fn scenarios_of_operators() -> Vec<Scenario> {
+    vec![
         engine(CancelJob::STATEMENT, "'{ns}', 'work', {id}, 'why'"),
         engine(
             EditJob::STATEMENT,
