@@ -13,7 +13,7 @@ CASES = 5000
 FILES = if [ -z "$$TMPDIR" ] && [ -w /dev/shm ] && \
 	[ "$$(df -Pk /dev/shm | awk 'NR == 2 { print $$4 }')" -gt 4000000 ]; then export TMPDIR=/dev/shm; fi
 # Cases wait more than they compute. They share a server that has 200 connections.
-THREADS = $$(getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 3 ? $$1 : 3) * 8 }')
+THREADS = $$(getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 4 ? $$1 : 4) * 6 }')
 # One build has the tests of all features, and all cases.
 FEATURES = --features lockapi/tracing,lockapi/metrics,lockapi/opentelemetry
 NEXTEST = $(FILES); $(CARGO) nextest run --test-threads $(THREADS)
