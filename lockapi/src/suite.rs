@@ -32,7 +32,7 @@ pub mod queue {
         CompletedAndClaimed, CountJobs, CountRunning, Counted, DELETED, DeadLetterRow, Discard,
         ExpireJobs, FOR_EVER, FailedAttempt, Floor, HoldKey, Keys, Name, NewJob, Purge, Push,
         PushKeyed, PushTogether, ReadDeadLetters, ReadDeliveryState, ReadResult, ReadUnhandled,
-        Redrive, Redriven, Report, RunningLane, RunningPart, SearchBelowFloors, SearchRange,
+        Redrive, Redriven, Report, RunningLevel, RunningPart, SearchBelowFloors, SearchRange,
         SearchResult, SetGroupLimit, SetGroups, SetNamePaused, SetPaused, Settle, SweepProgress,
         SweepQueues, SweepResults, Take, UnhandledRow,
     };

@@ -20,7 +20,7 @@ use crate::trial;
 /// How many rounds there are unless LOCKAPI_EXEC_ROUNDS says another number: each fault with each manner.
 const ROUNDS: usize = Fault::ALL.len() * Manner::ALL.len();
 /// How many of them at the same time.
-const LANES: usize = 18;
+const THREADS: usize = 18;
 /// A child that has not written for so long has ended: it writes a hundred times as often.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -70,7 +70,7 @@ fn no_child_outlives_its_hold() {
     let place = Place::new();
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
-        for lane in 0..LANES.min(rounds) {
+        for thread in 0..THREADS.min(rounds) {
             let (place, next) = (&place, &next);
             scope.spawn(move || {
                 loop {
@@ -80,7 +80,7 @@ fn no_child_outlives_its_hold() {
                     }
                     let fault = Fault::ALL[round % Fault::ALL.len()];
                     let manner = Manner::ALL[round / Fault::ALL.len() % Manner::ALL.len()];
-                    place.round(round, lane, fault, manner);
+                    place.round(round, thread, fault, manner);
                 }
             });
         }
@@ -182,14 +182,14 @@ impl Place {
         command.spawn().expect("the program")
     }
 
-    fn round(&self, round: usize, lane: usize, fault: Fault, manner: Manner) {
+    fn round(&self, round: usize, thread: usize, fault: Fault, manner: Manner) {
         let name = format!("round-{round}");
         let log = self.log(&name);
         let relay = Relay::start(self.database.port());
         let mut exec = self.exec(round, &name, &log, manner, relay.port(), &[]);
         soon("the child writes", || beat::read(&log).first().copied());
         thread::sleep(Duration::from_millis(fastrand::u64(0..300)));
-        let context = format!("round {round} of lane {lane}: {fault:?}, {manner:?}");
+        let context = format!("round {round} of thread {thread}: {fault:?}, {manner:?}");
         let watcher = children(exec.id()).first().copied();
         let watcher = watcher.unwrap_or_else(|| panic!("{context}: no watcher"));
         // A command that ends by itself may have.

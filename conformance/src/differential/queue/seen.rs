@@ -122,14 +122,14 @@ impl<C: Connection> Pair<'_, C> {
         };
         let (real, model) = self.both(count).await;
         let of = |part: &RunningPart| {
-            let lanes = part.lanes.iter();
-            let lanes: Vec<_> = lanes
+            let levels = part.levels.iter();
+            let levels: Vec<_> = levels
                 .map(|it| (it.priority, it.examined, it.running, it.reached.is_some()))
                 .collect();
-            (lanes, part.paused)
+            (levels, part.paused)
         };
         assert_eq!(of(&real), of(&model), "what runs");
-        for (real, model) in real.lanes.iter().zip(&model.lanes) {
+        for (real, model) in real.levels.iter().zip(&model.levels) {
             if let (Some(real), Some(model)) = (real.reached, model.reached) {
                 self.same_job(real.1, model.1);
             }

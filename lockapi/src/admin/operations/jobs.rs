@@ -76,7 +76,7 @@ impl ListJobs {
     }
 
     /// The priorities that are left to list, each with the time and the number after which.
-    pub(crate) fn lanes(&self) -> Vec<(i64, i64, i64)> {
+    pub(crate) fn levels(&self) -> Vec<(i64, i64, i64)> {
         if self.state.is_some_and(JobState::has_ended) {
             return Vec::new();
         }
@@ -175,15 +175,15 @@ impl Operation for ListJobs {
         let Some(one) = batch.first() else {
             return Vec::new();
         };
-        let lanes = one.lanes();
+        let levels = one.levels();
         vec![
             Value::Text(one.name.namespace.clone()),
             Value::Text(one.name.queue.clone()),
             Value::Text(one.state.map_or("", JobState::as_str).to_owned()),
             Value::Text(one.job.clone()),
-            Value::Ints(lanes.iter().map(|lane| lane.0).collect()),
-            Value::Ints(lanes.iter().map(|lane| lane.1).collect()),
-            Value::Ints(lanes.iter().map(|lane| lane.2).collect()),
+            Value::Ints(levels.iter().map(|level| level.0).collect()),
+            Value::Ints(levels.iter().map(|level| level.1).collect()),
+            Value::Ints(levels.iter().map(|level| level.2).collect()),
             Value::Int(one.below()),
             Value::Int(one.examined),
             Value::Int(one.most),

@@ -9,22 +9,22 @@
 -- Index: job_due, one range for each priority; job_archive_failed; job_archive_pkey for what was completed or
 -- cancelled, across all queues; job_progress_pkey, for each job that is listed. Race: none, it only reads; the answer may be old on arrival.
 WITH live AS MATERIALIZED (
-    SELECT o.*, lane.priority
-      FROM unnest($5::int8[], $6::int8[], $7::int8[]) AS lane (priority, from_at, from_id)
+    SELECT o.*, level.priority
+      FROM unnest($5::int8[], $6::int8[], $7::int8[]) AS level (priority, from_at, from_id)
      CROSS JOIN LATERAL (
            SELECT j.id, j.name, j.run_at, j.created_at, j.started_at, j.lease_until, j.attempt, j.max_attempts,
                   j.worker, j.error, j.due_at, j.token
              FROM lockapi.job AS j
-            WHERE j.namespace = $1::text AND j.queue = $2::text AND j.priority = lane.priority
+            WHERE j.namespace = $1::text AND j.queue = $2::text AND j.priority = level.priority
               -- One lower bound: of two, the index would be read from the wrong one on.
-              AND (j.run_at, j.id + 0) > (greatest(timestamptz 'epoch' + lane.from_at * interval '1 microsecond',
+              AND (j.run_at, j.id + 0) > (greatest(timestamptz 'epoch' + level.from_at * interval '1 microsecond',
                                                    CASE WHEN $3::text = 'delayed' THEN pg_catalog.statement_timestamp() END),
-                                          lane.from_id)
+                                          level.from_id)
               AND j.run_at <= CASE WHEN $3::text = ANY (ARRAY['ready', 'running']) THEN pg_catalog.statement_timestamp()
                                    ELSE timestamptz 'infinity' END
             ORDER BY j.run_at, j.id + 0
             LIMIT $9::int8) AS o
-     ORDER BY lane.priority, o.run_at, o.id
+     ORDER BY level.priority, o.run_at, o.id
      LIMIT $9::int8
 ), failed AS MATERIALIZED (
     SELECT a.id, a.name, a.run_at, a.created_at, a.started_at, a.completed_at, a.attempt, a.max_attempts,

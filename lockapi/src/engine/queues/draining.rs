@@ -50,8 +50,8 @@ impl Drain {
         let first = self.before.is_none();
         let before = self.before.get_or_insert_with(|| part.transactions.clone());
         before.retain(|it| part.transactions.contains(it));
-        let full = part.lanes.iter().any(|lane| lane.examined >= EXAMINED);
-        let running: i64 = part.lanes.iter().map(|lane| lane.running).sum();
+        let full = part.levels.iter().any(|level| level.examined >= EXAMINED);
+        let running: i64 = part.levels.iter().map(|level| level.running).sum();
         if first {
             return Found::Further;
         }
@@ -59,13 +59,13 @@ impl Drain {
             return Found::Running(tally(running, true));
         }
         let mut further = false;
-        for lane in part.lanes.iter().filter(|lane| lane.running == 0) {
+        for level in part.levels.iter().filter(|level| level.running == 0) {
             let mut places = self.priorities.iter_mut();
-            if let Some(place) = places.find(|place| place.0 == lane.priority)
-                && let Some(reached) = lane.reached
+            if let Some(place) = places.find(|place| place.0 == level.priority)
+                && let Some(reached) = level.reached
             {
                 place.1 = reached;
-                further |= lane.examined >= EXAMINED;
+                further |= level.examined >= EXAMINED;
             }
         }
         if further {
@@ -159,17 +159,17 @@ impl Handle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::operations::RunningLane;
+    use crate::queue::operations::RunningLevel;
 
-    fn part(lanes: &[(i64, i64, i64)], transactions: &[i64]) -> RunningPart {
-        let lane = |(priority, examined, running): &(i64, i64, i64)| RunningLane {
+    fn part(levels: &[(i64, i64, i64)], transactions: &[i64]) -> RunningPart {
+        let level = |(priority, examined, running): &(i64, i64, i64)| RunningLevel {
             priority: *priority,
             examined: *examined,
             running: *running,
             reached: (*examined > 0).then_some((*examined, 7)),
         };
         RunningPart {
-            lanes: lanes.iter().map(lane).collect(),
+            levels: levels.iter().map(level).collect(),
             paused: true,
             transactions: transactions.to_vec(),
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::engine::clock::Time;
 use crate::queue::{Floor, Priority, SearchRange, SearchResult};
 
-const LANES: usize = Priority::ALL.len();
+const LEVELS: usize = Priority::ALL.len();
 /// How long claims start where the last one ended, while reading from the beginning costs little.
 const LASTS: Duration = Duration::from_millis(250);
 /// So many entries cost little.
@@ -70,9 +70,9 @@ struct FullSearch {
 }
 
 /// A place for each priority.
-pub(super) type PriorityFloors = [Floor; LANES];
+pub(super) type PriorityFloors = [Floor; LEVELS];
 
-const START: PriorityFloors = [(0, 0); LANES];
+const START: PriorityFloors = [(0, 0); LEVELS];
 
 /// What a claim found.
 pub(super) struct Found {
@@ -353,7 +353,7 @@ mod tests {
         claim(&mut floors, now, false, 5, NOW + SECOND);
         // What is pushed meanwhile is due a moment before the claim looked.
         let latest = (server(now) - LAG, 0);
-        assert_eq!(floors.start(now), [latest; LANES]);
+        assert_eq!(floors.start(now), [latest; LEVELS]);
         floors.returned(2, (NOW, 5));
         assert_eq!(floors.start(now)[2], (NOW, 4));
     }

@@ -107,25 +107,25 @@ impl Parked {
             let due = head.filter(|(_, due)| **due <= now);
             return due.map(|(id, _)| *id).into_iter().collect();
         }
-        let mut lanes = [0, 1, 2, 3];
+        let mut levels = [0, 1, 2, 3];
         if rule.turns % 16 == 15 {
-            lanes.reverse();
+            levels.reverse();
         }
-        let lane = |lane: i64| {
+        let level = |level: i64| {
             let places = self
                 .by_time
-                .range((lane, i64::MIN, 0)..=(lane, now, i64::MAX));
+                .range((level, i64::MIN, 0)..=(level, now, i64::MAX));
             places.map(|(_, _, id)| *id)
         };
-        lanes.into_iter().flat_map(lane).take(room).collect()
+        levels.into_iter().flat_map(level).take(room).collect()
     }
 
     /// Whether any is due.
     fn is_due(&self, now: i64) -> bool {
-        let of = |lane: i64| {
+        let of = |level: i64| {
             let mut due = self
                 .by_time
-                .range((lane, i64::MIN, 0)..=(lane, now, i64::MAX));
+                .range((level, i64::MIN, 0)..=(level, now, i64::MAX));
             due.next().is_some()
         };
         (0..4).any(of)
@@ -133,8 +133,10 @@ impl Parked {
 
     /// When the next one is due that is not due yet.
     fn next_due(&self, now: i64) -> Option<i64> {
-        let of = |lane: i64| {
-            let mut later = self.by_time.range((lane, now, i64::MAX)..(lane + 1, 0, 0));
+        let of = |level: i64| {
+            let mut later = self
+                .by_time
+                .range((level, now, i64::MAX)..(level + 1, 0, 0));
             later.next().map(|(_, due, _)| *due)
         };
         (0..4).filter_map(of).min()

@@ -163,15 +163,15 @@ impl Jobs {
         examined: usize,
     ) -> Vec<(i64, &LiveJob, JobState, Option<i64>)> {
         let due = self.due.get(&want.name).into_iter().flatten();
-        let lanes = want.lanes();
+        let levels = want.levels();
         let after = |(priority, at, id): &&(i64, i64, i64)| {
-            let lane = lanes.iter().find(|lane| lane.0 == *priority);
+            let level = levels.iter().find(|level| level.0 == *priority);
             let in_time = match want.state {
                 None => true,
                 Some(JobState::Delayed) => *at > now,
                 Some(_) => *at <= now,
             };
-            in_time && lane.is_some_and(|lane| (lane.1, lane.2) < (*at, *id))
+            in_time && level.is_some_and(|level| (level.1, level.2) < (*at, *id))
         };
         due.filter(after)
             .take(examined)

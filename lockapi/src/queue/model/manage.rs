@@ -8,7 +8,7 @@ use super::{DAY, Jobs, LiveJob, NOT_IN_TIME, Running, Status};
 use crate::driver::{Row, Rows, Value};
 use crate::queue::operations::{
     Cancel, CountJobs, CountRunning, Counted, DeadLetterRow, Discard, ExpireJobs, Floor, Name,
-    Purge, ReadDeadLetters, ReadUnhandled, Redrive, Redriven, RunningLane, SetNamePaused,
+    Purge, ReadDeadLetters, ReadUnhandled, Redrive, Redriven, RunningLevel, SetNamePaused,
     SetPaused, SweepQueues,
 };
 
@@ -234,9 +234,9 @@ impl Jobs {
         counted
     }
 
-    pub(crate) fn count_running(&self, now: i64, want: &CountRunning) -> Vec<RunningLane> {
+    pub(crate) fn count_running(&self, now: i64, want: &CountRunning) -> Vec<RunningLevel> {
         let most = usize::try_from(want.most).unwrap_or(0);
-        let lane = |(priority, from): &(i64, Floor)| {
+        let level = |(priority, from): &(i64, Floor)| {
             let places = self.due.get(&want.name).into_iter().flatten();
             let examined: Vec<_> = places
                 .filter(|(of, at, id)| of == priority && *at <= now && (*at, *id) > *from)
@@ -245,14 +245,14 @@ impl Jobs {
             let held = |id: &i64| self.live.get(id).is_some_and(|live| live.is_held(now));
             let running = examined.iter().filter(|(.., id)| held(id)).count();
             let count = |many: usize| i64::try_from(many).unwrap_or(i64::MAX);
-            RunningLane {
+            RunningLevel {
                 priority: *priority,
                 examined: count(examined.len()),
                 running: count(running),
                 reached: examined.last().map(|(_, at, id)| (*at, *id)),
             }
         };
-        want.priorities.iter().map(lane).collect()
+        want.priorities.iter().map(level).collect()
     }
 
     pub(crate) fn dead_letters(&self, want: &ReadDeadLetters) -> Vec<DeadLetterRow> {

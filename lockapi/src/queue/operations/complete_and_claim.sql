@@ -55,18 +55,18 @@ WITH done AS (
 ), found AS MATERIALIZED (
     SELECT p.id, p.size, p.expired OR (p.last AND NOT p.found) AS last
       FROM start AS s
-     CROSS JOIN unnest($7::int8[], $8::int8[], $10::int8[]) AS lane (priority, floor_at, floor_id)
+     CROSS JOIN unnest($7::int8[], $8::int8[], $10::int8[]) AS level (priority, floor_at, floor_id)
      CROSS JOIN LATERAL (
            SELECT j.id, j.size, j.attempt >= j.max_attempts AS last,
                   j.attempt = 0 AND coalesce(j.expires_at <= pg_catalog.clock_timestamp(), false) AS expired,
                   j.token IS NOT NULL AND coalesce(j.claim = ANY ($13::int8[]), false) AS found
              FROM lockapi.job AS j
             WHERE s.read IS NOT NULL
-              AND j.namespace = $4::text AND j.queue = $5::text AND j.priority = lane.priority
+              AND j.namespace = $4::text AND j.queue = $5::text AND j.priority = level.priority
               AND j.run_at <= pg_catalog.statement_timestamp()
               AND (pg_catalog.cardinality($14::text[]) = 0 OR j.name = ANY ($14::text[]))
               AND (s.names IS NULL OR j.name <> ALL (s.names))
-              AND (j.run_at, j.id + 0) > (timestamptz 'epoch' + lane.floor_at * interval '1 microsecond', lane.floor_id)
+              AND (j.run_at, j.id + 0) > (timestamptz 'epoch' + level.floor_at * interval '1 microsecond', level.floor_id)
               AND (j.lease_until IS NULL
                    OR ((j.lease_until <= pg_catalog.clock_timestamp() OR j.claim = ANY ($13::int8[]))
                        AND j.id <> ALL ($1::int8[])))
@@ -145,11 +145,11 @@ SELECT NULL, t.n,
                             THEN (extract(epoch FROM s.paused_until - pg_catalog.statement_timestamp()) * 1000000)::int8 END,
                  (extract(epoch FROM s.names_until - pg_catalog.statement_timestamp()) * 1000000)::int8,
                  (SELECT (extract(epoch FROM pg_catalog.min(f.run_at) - pg_catalog.statement_timestamp()) * 1000000)::int8
-                    FROM unnest($7::int8[]) AS lane (priority)
+                    FROM unnest($7::int8[]) AS level (priority)
                    CROSS JOIN LATERAL (
                          SELECT j.run_at
                            FROM lockapi.job AS j
-                          WHERE j.namespace = $4::text AND j.queue = $5::text AND j.priority = lane.priority
+                          WHERE j.namespace = $4::text AND j.queue = $5::text AND j.priority = level.priority
                             AND j.run_at > pg_catalog.statement_timestamp() AND j.run_at < timestamptz '10000-01-01 00:00:00+00'
                           ORDER BY j.run_at
                           LIMIT 1) AS f)) END,

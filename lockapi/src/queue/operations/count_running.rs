@@ -22,7 +22,7 @@ pub struct CountRunning {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunningPart {
     /// One for each priority.
-    pub lanes: Vec<RunningLane>,
+    pub levels: Vec<RunningLevel>,
     /// Whether the queue is paused.
     pub paused: bool,
     /// The transactions that may change jobs of any queue.
@@ -31,7 +31,7 @@ pub struct RunningPart {
 
 /// What was found of one priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RunningLane {
+pub struct RunningLevel {
     /// The number of the priority.
     pub priority: i64,
     /// How many jobs were examined.
@@ -71,14 +71,14 @@ impl Operation for CountRunning {
         let Some(one) = batch.first() else {
             return Vec::new();
         };
-        let lanes = |field: fn(&(i64, Floor)) -> i64| {
+        let levels = |field: fn(&(i64, Floor)) -> i64| {
             Value::Ints(one.priorities.iter().map(field).collect())
         };
         let mut params = one.name.params().to_vec();
         params.extend([
-            lanes(|lane| lane.0),
-            lanes(|lane| lane.1.0),
-            lanes(|lane| lane.1.1),
+            levels(|level| level.0),
+            levels(|level| level.1.0),
+            levels(|level| level.1.1),
             Value::Int(one.most),
         ]);
         params
@@ -88,7 +88,7 @@ impl Operation for CountRunning {
         let mut part = RunningPart::default();
         for mut row in rows {
             let place = (row.maybe_int(3)?, row.maybe_int(4)?);
-            part.lanes.push(RunningLane {
+            part.levels.push(RunningLevel {
                 priority: row.int(0)?,
                 examined: row.int(1)?,
                 running: row.int(2)?,
@@ -103,18 +103,18 @@ impl Operation for CountRunning {
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         let paused = model.jobs.is_paused(model.now, &one.name);
-        let lanes = model.jobs.count_running(model.now, one);
-        let row = |lane: RunningLane| {
+        let levels = model.jobs.count_running(model.now, one);
+        let row = |level: RunningLevel| {
             Row(vec![
-                Value::Int(lane.priority),
-                Value::Int(lane.examined),
-                Value::Int(lane.running),
-                maybe_int(lane.reached.map(|place| place.0)),
-                maybe_int(lane.reached.map(|place| place.1)),
+                Value::Int(level.priority),
+                Value::Int(level.examined),
+                Value::Int(level.running),
+                maybe_int(level.reached.map(|place| place.0)),
+                maybe_int(level.reached.map(|place| place.1)),
                 Value::Bool(paused),
                 Value::Ints(Vec::new()),
             ])
         };
-        Some(lanes.into_iter().map(row).collect())
+        Some(levels.into_iter().map(row).collect())
     }
 }

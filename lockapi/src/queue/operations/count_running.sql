@@ -15,14 +15,14 @@ WITH locks AS MATERIALIZED (
                 AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d
                                    WHERE d.datname = pg_catalog.current_database())))
 )
-SELECT lane.priority, p.examined, p.running, (extract(epoch FROM p.run_at) * 1000000)::int8 AS run_at, p.id,
+SELECT level.priority, p.examined, p.running, (extract(epoch FROM p.run_at) * 1000000)::int8 AS run_at, p.id,
        EXISTS (SELECT FROM lockapi.queue AS q
                 WHERE q.namespace = $1::text AND q.name = $2::text AND q.paused
                   AND coalesce(q.paused_until > pg_catalog.statement_timestamp(), true)) AS paused,
        ARRAY(SELECT DISTINCT pg_catalog.hashtextextended(l.virtualtransaction, 0)
                FROM locks AS l
               WHERE l.locktype = 'relation') AS transactions
-  FROM unnest($3::int8[], $4::int8[], $5::int8[]) AS lane (priority, from_at, from_id)
+  FROM unnest($3::int8[], $4::int8[], $5::int8[]) AS level (priority, from_at, from_id)
  CROSS JOIN LATERAL (
        SELECT pg_catalog.count(*) AS examined, pg_catalog.max(o.run_at) AS run_at,
               (pg_catalog.array_agg(o.id ORDER BY o.run_at DESC, o.id DESC))[1] AS id,
@@ -31,8 +31,8 @@ SELECT lane.priority, p.examined, p.running, (extract(epoch FROM p.run_at) * 100
                      OR o.taken_by IN (SELECT l.transactionid FROM locks AS l WHERE l.locktype = 'transactionid')) AS running
          FROM (SELECT j.run_at, j.id, j.lease_until, j.xmax AS taken_by
                  FROM lockapi.job AS j
-                WHERE j.namespace = $1::text AND j.queue = $2::text AND j.priority = lane.priority
+                WHERE j.namespace = $1::text AND j.queue = $2::text AND j.priority = level.priority
                   AND j.run_at <= pg_catalog.statement_timestamp()
-                  AND (j.run_at, j.id + 0) > (timestamptz 'epoch' + lane.from_at * interval '1 microsecond', lane.from_id)
+                  AND (j.run_at, j.id + 0) > (timestamptz 'epoch' + level.from_at * interval '1 microsecond', level.from_id)
                 ORDER BY j.run_at, j.id + 0
                 LIMIT $6::int8) AS o) AS p

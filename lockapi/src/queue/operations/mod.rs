@@ -18,7 +18,7 @@ mod take;
 mod unhandled;
 
 pub use complete_and_claim::{Claimed, CompleteAndClaim, CompletedAndClaimed, Floor};
-pub use count_running::{CountRunning, RunningLane, RunningPart};
+pub use count_running::{CountRunning, RunningLevel, RunningPart};
 pub(crate) use dead_letters::attempts;
 pub use dead_letters::{DeadLetterRow, FailedAttempt, ReadDeadLetters};
 pub use delivery_state::ReadDeliveryState;

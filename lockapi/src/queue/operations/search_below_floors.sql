@@ -12,18 +12,18 @@ WITH start AS MATERIALIZED (
                     AND coalesce(p.paused_until > pg_catalog.statement_timestamp(), true)
                   ORDER BY p.name) AS paused
 ), found AS MATERIALIZED (
-    SELECT lane.priority, p.run_at, p.id
+    SELECT level.priority, p.run_at, p.id
       FROM start AS s
-     CROSS JOIN unnest($3::int8[], $4::int8[], $5::int8[], $6::int8[]) AS lane (priority, from_at, to_at, to_id)
+     CROSS JOIN unnest($3::int8[], $4::int8[], $5::int8[], $6::int8[]) AS level (priority, from_at, to_at, to_id)
      CROSS JOIN LATERAL (
            SELECT j.run_at, j.id
              FROM lockapi.job AS j
             WHERE s.read IS NOT NULL
-              AND j.namespace = $1::text AND j.queue = $2::text AND j.priority = lane.priority
+              AND j.namespace = $1::text AND j.queue = $2::text AND j.priority = level.priority
               AND (pg_catalog.cardinality($7::text[]) = 0 OR j.name = ANY ($7::text[]))
               AND j.name <> ALL (s.paused)
-              AND j.run_at > timestamptz 'epoch' + lane.from_at * interval '1 microsecond'
-              AND (j.run_at, j.id + 0) <= (timestamptz 'epoch' + lane.to_at * interval '1 microsecond', lane.to_id)
+              AND j.run_at > timestamptz 'epoch' + level.from_at * interval '1 microsecond'
+              AND (j.run_at, j.id + 0) <= (timestamptz 'epoch' + level.to_at * interval '1 microsecond', level.to_id)
               AND (j.lease_until IS NULL OR j.lease_until <= pg_catalog.clock_timestamp()
                    OR j.claim = ANY ($8::int8[]))
             ORDER BY j.run_at, j.id + 0

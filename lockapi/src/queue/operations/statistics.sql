@@ -9,20 +9,20 @@ SELECT d.ready, d.running, l.delayed, f.dead, d.oldest, d.more AS more_due, l.mo
                (extract(epoch FROM pg_catalog.clock_timestamp() - pg_catalog.min(o.run_at)
                    FILTER (WHERE o.lease_until IS NULL OR o.lease_until <= pg_catalog.clock_timestamp())) * 1000000)::int8 AS oldest,
                coalesce(pg_catalog.bool_or(o.n = $3::int8), false) AS more
-          FROM unnest(ARRAY[0, 1, 2, 3]::int8[]) AS lane (priority)
+          FROM unnest(ARRAY[0, 1, 2, 3]::int8[]) AS level (priority)
          CROSS JOIN LATERAL (
                SELECT j.lease_until, j.run_at, pg_catalog.row_number() OVER (ORDER BY j.run_at, j.id + 0) AS n
                  FROM lockapi.job AS j
-                WHERE j.namespace = $1::text AND j.queue = $2::text AND j.priority = lane.priority
+                WHERE j.namespace = $1::text AND j.queue = $2::text AND j.priority = level.priority
                   AND j.run_at <= pg_catalog.statement_timestamp()
                 ORDER BY j.run_at, j.id + 0
                 LIMIT $3::int8) AS o) AS d
  CROSS JOIN (SELECT pg_catalog.count(*) AS delayed, coalesce(pg_catalog.bool_or(o.n = $3::int8), false) AS more
-               FROM unnest(ARRAY[0, 1, 2, 3]::int8[]) AS lane (priority)
+               FROM unnest(ARRAY[0, 1, 2, 3]::int8[]) AS level (priority)
               CROSS JOIN LATERAL (
                     SELECT pg_catalog.row_number() OVER (ORDER BY j.run_at, j.id + 0) AS n
                       FROM lockapi.job AS j
-                     WHERE j.namespace = $1::text AND j.queue = $2::text AND j.priority = lane.priority
+                     WHERE j.namespace = $1::text AND j.queue = $2::text AND j.priority = level.priority
                        AND j.run_at > pg_catalog.statement_timestamp()
                      ORDER BY j.run_at, j.id + 0
                      LIMIT $3::int8) AS o) AS l

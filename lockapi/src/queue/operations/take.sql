@@ -15,13 +15,13 @@ WITH start AS MATERIALIZED (
 ), picked AS MATERIALIZED (
     SELECT p.id
       FROM start AS s
-     CROSS JOIN pg_catalog.unnest($6::pg_catalog.int8[]) AS lane (priority)
+     CROSS JOIN pg_catalog.unnest($6::pg_catalog.int8[]) AS level (priority)
      CROSS JOIN LATERAL (
            SELECT j.id
              FROM lockapi.job AS j
             WHERE j.namespace OPERATOR(pg_catalog.=) $1::pg_catalog.text
               AND j.queue OPERATOR(pg_catalog.=) $2::pg_catalog.text
-              AND j.priority OPERATOR(pg_catalog.=) lane.priority
+              AND j.priority OPERATOR(pg_catalog.=) level.priority
               AND j.run_at OPERATOR(pg_catalog.<=) pg_catalog.statement_timestamp()
               AND j.name OPERATOR(pg_catalog.<>) ALL (s.paused)
               AND (j.expires_at IS NULL OR j.attempt OPERATOR(pg_catalog.>) 0 OR j.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp())

@@ -6,11 +6,11 @@
 -- Index: job_due. Race: none, it only reads.
 SELECT o.name, pg_catalog.count(*) AS jobs,
        (extract(epoch FROM pg_catalog.statement_timestamp() - pg_catalog.min(o.run_at)) * 1000000)::int8 AS waited
-  FROM unnest(ARRAY[0, 1, 2, 3]::int8[]) AS lane (priority)
+  FROM unnest(ARRAY[0, 1, 2, 3]::int8[]) AS level (priority)
  CROSS JOIN LATERAL (
        SELECT j.name, j.run_at, j.lease_until
          FROM lockapi.job AS j
-        WHERE j.namespace = $1::text AND j.queue = $2::text AND j.priority = lane.priority
+        WHERE j.namespace = $1::text AND j.queue = $2::text AND j.priority = level.priority
           AND j.run_at <= pg_catalog.statement_timestamp()
         ORDER BY j.run_at, j.id + 0
         LIMIT $4::int8) AS o
