@@ -66,7 +66,7 @@ check: lint
 	fi
 
 lint-all: lint
-	for features in '' tracing metrics opentelemetry tower; do \
+	for features in '' tracing metrics opentelemetry tower runtime; do \
 		$(CARGO) clippy -p lockapi --no-default-features --features "$$features" -- -D warnings || exit; \
 	done
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps $(FEATURES)

@@ -1,6 +1,6 @@
 //! Errors of the library as failures.
 
-use lockapi::{Failure, Report, Severity};
+use lockapi::{Error as Refusal, ErrorKind, Failure, Report, Severity};
 use tokio_postgres::Error;
 use tokio_postgres::error::Severity as PgSeverity;
 
@@ -21,6 +21,17 @@ pub fn failed(error: Error) -> Failure {
         // Whatever the server did not report came from the connection.
         None => Failure::statement(None, true, error),
     }
+}
+
+/// The error of a statement of the program. What cannot be encoded was not sent.
+#[must_use]
+pub fn refused(error: Error, operation: &'static str) -> Refusal {
+    // The driver has no other way to tell it.
+    if error.to_string().starts_with("error serializing parameter") {
+        let message = format!("a value cannot be encoded: {error}");
+        return Refusal::new(ErrorKind::Invalid, operation, message);
+    }
+    failed(error).error_of_program(operation)
 }
 
 /// What the server reports, without what may quote data.

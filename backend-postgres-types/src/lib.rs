@@ -1,8 +1,10 @@
-//! Values, rows and errors of tokio-postgres, which the `postgres` crate shares, as drivers need them: for
+//! Values, rows, errors and configurations of tokio-postgres, which the `postgres` crate shares, as drivers need them: for
 //! `lockapi-postgres` and `lockapi-tokio-postgres`. Programs use one of these.
 
+mod config;
 mod error;
 mod value;
 
-pub use error::{failed, not_connected, sqlstate};
-pub use value::{Param, decode, native, outcome, param};
+pub use config::{parse_config, with_limits};
+pub use error::{failed, not_connected, refused, sqlstate};
+pub use value::{Param, Typed, decode, native, outcome, param, typed};

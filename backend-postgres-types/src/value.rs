@@ -85,6 +85,18 @@ pub fn decode(statement: &Statement, rows: Result<Vec<PgRow>, PgError>) -> Resul
     rows.iter().map(|found| row(statement, found)).collect()
 }
 
+/// A value of the program, and its type at the server.
+pub type Typed<'t> = (Box<dyn ToSql + Sync + Send + 't>, Native);
+
+/// The values as parameters of `query_typed`.
+#[must_use]
+pub fn typed<'v>(values: &'v [Typed<'_>]) -> Vec<(&'v (dyn ToSql + Sync), Native)> {
+    let values = values.iter();
+    values
+        .map(|(value, of)| (&**value as _, of.clone()))
+        .collect()
+}
+
 /// What an update of a versioned row has done, that was seen with version `seen`.
 ///
 /// # Errors

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use lockapi::BackendOptions;
-use lockapi::driver::{Connector, HOST_LIMIT, Hosts, each_host, not_understood};
+use lockapi::driver::{Connector, HOST_LIMIT, Hosts, Runtime, each_host, not_understood};
 use lockapi::{Backend, Result};
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
@@ -39,7 +39,8 @@ pub async fn connect_with(pool: &PgPool, options: BackendOptions) -> Result<Arc<
 /// `Unavailable` when there is no runtime, and none can be started.
 pub fn connector(pool: &PgPool) -> Result<impl Connector + use<>> {
     let connect = pool.connect_options().as_ref().clone();
-    SqlxConnector::new(Some(pool.options().clone()), connect)
+    let pool = Some(pool.options().clone());
+    Ok(SqlxConnector::new(current_or_own()?, pool, connect, None))
 }
 
 /// Connects a backend to a URL, such as `postgres://user@host/database`, or to the primary among several
@@ -64,18 +65,18 @@ pub async fn connect_url_with(url: &str, options: BackendOptions) -> Result<Arc<
 /// # Errors
 /// `Invalid` for a URL that cannot be parsed; otherwise as for [`connector`].
 pub fn connector_url(url: &str) -> Result<impl Connector + use<>> {
-    let mut hosts: Vec<SqlxConnector> = Vec::new();
-    for url in each_host(url)? {
+    let urls = each_host(url)?;
+    let limit = (urls.len() > 1).then_some(HOST_LIMIT);
+    let runtime = current_or_own()?;
+    let hosts = urls.iter().map(|url| {
         // The parser's error may quote the URL, which may hold a password.
-        let connect = PgConnectOptions::from_str(&url).map_err(|_| not_understood())?;
-        hosts.push(match hosts.first() {
-            Some(first) => first.beside(connect),
-            None => SqlxConnector::new(None, connect)?,
-        });
-    }
-    if hosts.len() > 1 {
-        let limited = hosts.into_iter().map(|host| host.within(HOST_LIMIT));
-        hosts = limited.collect();
-    }
-    Hosts::new(hosts)
+        let connect = PgConnectOptions::from_str(url).map_err(|_| not_understood())?;
+        Ok(SqlxConnector::new(runtime.clone(), None, connect, limit))
+    });
+    Hosts::new(hosts.collect::<Result<_>>()?)
+}
+
+/// The runtime of a connector.
+fn current_or_own() -> Result<Runtime> {
+    Runtime::current_or_own("lockapi-sqlx")
 }

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
-use lockapi::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Script};
-use lockapi::{Error, ErrorKind, Failure, Report, Severity};
+use lockapi::driver::{
+    BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Runtime, Script, within,
+};
+use lockapi::{Failure, Report, Severity};
 use sqlx::postgres::{
     PgConnectOptions, PgConnection, PgDatabaseError, PgListener, PgPoolOptions, PgSeverity,
 };
 use sqlx::{Acquire, Connection as _, Executor, PgPool};
-use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::time::timeout;
 
 use super::{sqlx, value};
 
@@ -23,8 +23,7 @@ pub(crate) struct SqlxConnector {
     pools: Option<Pools>,
     /// What a listener's pool is made of.
     listening: PgPoolOptions,
-    handle: Handle,
-    own: Option<Runtime>,
+    runtime: Runtime,
     /// How long the server has to answer, where the engine's limit is that of several.
     limit: Option<Duration>,
 }
@@ -36,29 +35,14 @@ struct Pools {
 }
 
 impl SqlxConnector {
-    /// On the current tokio runtime, or on one of its own where there is none.
+    /// On this runtime; `limit` is for the server to answer in.
     pub(crate) fn new(
+        runtime: Runtime,
         pool: Option<PgPoolOptions>,
         connect: PgConnectOptions,
-    ) -> Result<Self, Error> {
-        let (handle, own) = if let Ok(handle) = Handle::try_current() {
-            (handle, None)
-        } else {
-            let runtime = own_runtime()?;
-            (runtime.handle().clone(), Some(runtime))
-        };
-        let mut connector = Self::on(handle, pool, connect);
-        connector.own = own;
-        Ok(connector)
-    }
-
-    /// For another server, on the same runtime.
-    pub(crate) fn beside(&self, connect: PgConnectOptions) -> Self {
-        Self::on(self.handle.clone(), None, connect)
-    }
-
-    fn on(handle: Handle, pool: Option<PgPoolOptions>, connect: PgConnectOptions) -> Self {
-        let entered = handle.enter();
+        limit: Option<Duration>,
+    ) -> Self {
+        let entered = runtime.enter();
         // Each connection is taken out of its pool for good, which makes room for the next; the
         // pool only knows how to open one. It allocates a slot for each that it may have.
         let opening = |pool: PgPoolOptions| {
@@ -77,54 +61,25 @@ impl SqlxConnector {
             connect,
             pools,
             listening,
-            handle,
-            own: None,
-            limit: None,
+            runtime,
+            limit,
         }
-    }
-
-    /// The same with a limit for the server to answer in.
-    pub(crate) fn within(mut self, limit: Duration) -> Self {
-        self.limit = Some(limit);
-        self
     }
 
     /// Opens a connection without a pool.
     async fn open(&self, options: &PgConnectOptions) -> Result<PgConnection, Failure> {
-        let answers = PgConnection::connect_with(options);
-        let answers = match self.limit {
-            Some(limit) => timeout(limit, answers).await.map_err(|_| {
-                Failure::connect(None, format!("a host did not answer within {limit:?}"))
-            })?,
-            None => answers.await,
+        let opened = async {
+            PgConnection::connect_with(options)
+                .await
+                .map_err(not_connected)
         };
-        answers.map_err(not_connected)
+        within(self.limit, opened).await
     }
 }
 
 /// The same, for connections whose statements are not kept by the server.
 fn unprepared(connect: &PgConnectOptions) -> PgConnectOptions {
     connect.clone().statement_cache_capacity(0)
-}
-
-fn own_runtime() -> Result<Runtime, Error> {
-    Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name("lockapi-sqlx")
-        .enable_all()
-        .build()
-        .map_err(|error| {
-            let message = format!("the runtime of the backend could not be started: {error}");
-            Error::new(ErrorKind::Unavailable, "connect", message)
-        })
-}
-
-impl Drop for SqlxConnector {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.own.take() {
-            runtime.shutdown_background();
-        }
-    }
 }
 
 impl Connector for SqlxConnector {
@@ -165,7 +120,7 @@ impl Connector for SqlxConnector {
 
     fn spawn(&self, _: &'static str, task: BackgroundTask) {
         // The task ends by itself; its handle is of no use.
-        drop(self.handle.spawn(task));
+        drop(self.runtime.spawn(task));
     }
 }
 

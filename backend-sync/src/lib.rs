@@ -38,8 +38,7 @@
 //! Methods whose names end in `_in` take your client or transaction, block, and need no import:
 //!
 //! ```no_run
-//! use std::time::Duration;
-//! use lockapi::limit::PermitRequest;
+//! //! use lockapi::limit::PermitRequest;
 //! use lockapi::queue::Job;
 //! use lockapi::table::{TableMode, lock_table_in};
 //! # fn example(
@@ -80,12 +79,12 @@ mod transaction;
 mod versioned;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use lockapi::BackendOptions;
-use lockapi::driver::{Connector, Hosts, Threaded, each_host, not_understood};
+use lockapi::driver::{Connector, Hosts, Threaded, each_host};
 use lockapi::engine::start;
 use lockapi::{Backend, Result};
+use lockapi_postgres_types::parse_config;
 use postgres::{Client, Config, NoTls};
 use r2d2::{ManageConnection, Pool};
 
@@ -97,9 +96,6 @@ pub use versioned::{VersionedUpdate, is_conflict, transact};
 use connector::{Opened, Pooled};
 
 const NAME: &str = "sync";
-
-/// How long the server has to accept a connection if the URL does not set it.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connects a backend that takes connections of the program's pool.
 ///
@@ -177,27 +173,8 @@ pub async fn connect_url_with(url: &str, options: BackendOptions) -> Result<Arc<
 pub fn connector_url(url: &str) -> Result<impl Connector + use<>> {
     let mut hosts = Vec::new();
     for url in each_host(url)? {
-        // The parser's error may quote the URL, which may hold a password.
-        let config = url.parse().map_err(|_| not_understood())?;
-        let config = with_limits(&url, config);
+        let config = Config::from(parse_config(&url)?);
         hosts.push(Opened(move || config.connect(NoTls)));
     }
     Ok(Threaded::new(Hosts::new(hosts)?))
-}
-
-/// A network that lost the server is noticed in seconds, unless the URL says something of it.
-fn with_limits(url: &str, mut config: Config) -> Config {
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECT_TIMEOUT);
-    }
-    if !url.contains("keepalives") {
-        config
-            .keepalives_idle(CONNECT_TIMEOUT)
-            .keepalives_interval(Duration::from_secs(2))
-            .keepalives_retries(3);
-    }
-    if config.get_tcp_user_timeout().is_none() {
-        config.tcp_user_timeout(Duration::from_secs(11));
-    }
-    config
 }

@@ -4,8 +4,7 @@ use std::cell::Cell;
 use std::error::Error as StdError;
 
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, check_before_commit};
-use lockapi::{Error, ErrorKind};
-use lockapi_postgres_types::{failed, outcome, sqlstate};
+use lockapi_postgres_types::{Typed, failed, outcome, refused, sqlstate, typed};
 use postgres::types::{ToSql, Type};
 use postgres::{Client, GenericClient, Transaction};
 
@@ -34,10 +33,7 @@ const OPERATION: &str = "update_versioned";
 /// ```
 #[must_use = "nothing is written until it is run"]
 #[derive(Debug)]
-pub struct VersionedUpdate<'t>(Update<'t, Value<'t>>);
-
-/// A value and its type at the server.
-type Value<'t> = (Box<dyn ToSql + Sync + 't>, Type);
+pub struct VersionedUpdate<'t>(Update<'t, Typed<'t>>);
 
 impl<'t> VersionedUpdate<'t> {
     /// Of a row of this table.
@@ -46,12 +42,12 @@ impl<'t> VersionedUpdate<'t> {
     }
 
     /// The value of the next column of the key, and its type.
-    pub fn key(self, value: impl ToSql + Sync + 't, of: Type) -> Self {
+    pub fn key(self, value: impl ToSql + Sync + Send + 't, of: Type) -> Self {
         Self(self.0.key((Box::new(value), of)))
     }
 
     /// Sets a column, which has this type.
-    pub fn set(self, column: &'t str, value: impl ToSql + Sync + 't, of: Type) -> Self {
+    pub fn set(self, column: &'t str, value: impl ToSql + Sync + Send + 't, of: Type) -> Self {
         Self(self.0.set(column, (Box::new(value), of)))
     }
 
@@ -65,24 +61,10 @@ impl<'t> VersionedUpdate<'t> {
     /// the connection.
     pub fn run<C: GenericClient>(self, client: &mut C, seen: i64) -> lockapi::Result<Outcome> {
         let (sql, values) = self.0.statement((Box::new(seen), Type::INT8))?;
-        let params: Vec<(&(dyn ToSql + Sync), Type)> = values
-            .iter()
-            .map(|(value, of)| (&**value as _, of.clone()))
-            .collect();
-        let rows = client.query_typed(&sql, &params);
-        let rows = rows.map_err(refused)?;
+        let rows = client.query_typed(&sql, &typed(&values));
+        let rows = rows.map_err(|error| refused(error, OPERATION))?;
         outcome(&rows, seen, OPERATION)
     }
-}
-
-/// What cannot be encoded was not sent.
-fn refused(error: postgres::Error) -> lockapi::Error {
-    // The driver has no other way to tell it.
-    if error.to_string().starts_with("error serializing parameter") {
-        let message = format!("a value cannot be encoded: {error}");
-        return Error::new(ErrorKind::Invalid, OPERATION, message);
-    }
-    failed(error).error_of_program(OPERATION)
 }
 
 /// Runs `work` in a transaction and commits it, and does it again, in a new transaction, after a

@@ -6,13 +6,13 @@ use std::fmt;
 use std::future::poll_fn;
 use std::time::Duration;
 
-use lockapi::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Script};
-use lockapi::{Error, ErrorKind, Failure};
+use lockapi::Failure;
+use lockapi::driver::{
+    BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Runtime, Script, within,
+};
 use lockapi_postgres_types::{Param, decode, failed, native, not_connected, param};
-use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, GenericClient, Socket};
@@ -44,63 +44,13 @@ impl<T> Tls for T where
 }
 
 /// Opens connections of its own to one host.
+#[derive(Clone)]
 pub(crate) struct Opening<T> {
-    config: Config,
-    tls: T,
-    handle: Handle,
-    own: Option<Runtime>,
+    pub(crate) config: Config,
+    pub(crate) tls: T,
+    pub(crate) runtime: Runtime,
     /// How long the server has to answer, where the engine's limit is that of several.
-    limit: Option<Duration>,
-}
-
-impl<T: Tls> Opening<T> {
-    /// On the current tokio runtime, or on one of its own where there is none; `limit` is for the server to answer in.
-    pub(crate) fn new(config: Config, tls: T, limit: Option<Duration>) -> Result<Self, Error> {
-        let (handle, own) = if let Ok(handle) = Handle::try_current() {
-            (handle, None)
-        } else {
-            let runtime = own_runtime()?;
-            (runtime.handle().clone(), Some(runtime))
-        };
-        Ok(Self {
-            config,
-            tls,
-            handle,
-            own,
-            limit,
-        })
-    }
-
-    /// For another server, on the same runtime.
-    pub(crate) fn beside(&self, config: Config) -> Self {
-        Self {
-            config,
-            tls: self.tls.clone(),
-            handle: self.handle.clone(),
-            own: None,
-            limit: self.limit,
-        }
-    }
-}
-
-fn own_runtime() -> Result<Runtime, Error> {
-    Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name("lockapi-tokio-postgres")
-        .enable_all()
-        .build()
-        .map_err(|error| {
-            let message = format!("the runtime of the backend could not be started: {error}");
-            Error::new(ErrorKind::Unavailable, "connect", message)
-        })
-}
-
-impl<T> Drop for Opening<T> {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.own.take() {
-            runtime.shutdown_background();
-        }
-    }
+    pub(crate) limit: Option<Duration>,
 }
 
 impl<T: Tls> Connector for Opening<T> {
@@ -108,18 +58,13 @@ impl<T: Tls> Connector for Opening<T> {
     type Listener = Owned;
 
     async fn connect(&self, mode: Mode) -> Result<Owned, Failure> {
-        let answers = self.config.connect(self.tls.clone());
-        let answered = match self.limit {
-            Some(limit) => timeout(limit, answers).await.map_err(|_| {
-                Failure::connect(None, format!("a host did not answer within {limit:?}"))
-            })?,
-            None => answers.await,
-        };
-        let (client, socket) = answered.map_err(not_connected)?;
+        let connecting = self.config.connect(self.tls.clone());
+        let opened = async { connecting.await.map_err(not_connected) };
+        let (client, socket) = within(self.limit, opened).await?;
         let (sender, heard) = mpsc::unbounded_channel();
         Ok(Owned {
             client,
-            socket: self.handle.spawn(serve(socket, sender)),
+            socket: self.runtime.spawn(serve(socket, sender)),
             heard,
             prepared: (mode == Mode::Direct).then(HashMap::new),
         })
@@ -131,7 +76,7 @@ impl<T: Tls> Connector for Opening<T> {
 
     fn spawn(&self, _: &'static str, task: BackgroundTask) {
         // The task ends by itself; its handle is of no use.
-        drop(self.handle.spawn(task));
+        drop(self.runtime.spawn(task));
     }
 }
 

@@ -101,9 +101,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockapi::BackendOptions;
-use lockapi::driver::{Connector, HOST_LIMIT, Hosts, each_host, not_understood};
+use lockapi::driver::{Connector, HOST_LIMIT, Hosts, Runtime, each_host};
 use lockapi::engine::start;
 use lockapi::{Backend, Error, ErrorKind, Result};
+use lockapi_postgres_types::{parse_config, with_limits};
 use tokio_postgres::Config;
 
 pub use connector::{Borrowed, Tls};
@@ -147,12 +148,6 @@ use connector::Opening;
 
 const NAME: &str = "tokio-postgres";
 
-/// How long the server has to accept a connection if nothing else is set.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// What the driver has where a program sets nothing.
-const DRIVER_KEEPALIVES_IDLE: Duration = Duration::from_secs(2 * 3600);
-
 /// Connects a backend to a URL, such as `postgres://user@host/database`, or to the primary among several
 /// hosts: `postgres://user@one,two:5433/database?target_session_attrs=read-write`.
 ///
@@ -183,22 +178,25 @@ pub async fn connect_url_with(
 /// # Errors
 /// `Invalid` for a URL that cannot be parsed; `Unavailable` when there is no runtime, and none can be started.
 pub fn connector_url<T: Tls>(url: &str, tls: T) -> Result<impl Connector + use<T>> {
-    let config = |url: String| {
-        // The parser's error may quote the URL, which may hold a password.
-        let config = url.parse().map_err(|_| not_understood())?;
-        Ok(with_limits(config))
-    };
-    let configs: Vec<Config> = each_host(url)?
-        .into_iter()
-        .map(config)
-        .collect::<Result<_>>()?;
+    let urls = each_host(url)?.into_iter();
+    let configs: Vec<Config> = urls.map(|url| parse_config(&url)).collect::<Result<_>>()?;
     let limit = (configs.len() > 1).then_some(HOST_LIMIT);
-    let mut configs = configs.into_iter();
-    let first = configs.next().ok_or_else(not_understood)?;
-    let first = Opening::new(first, tls, limit)?;
-    let mut hosts: Vec<_> = configs.map(|config| first.beside(config)).collect();
-    hosts.insert(0, first);
-    Hosts::new(hosts)
+    connector_of(configs, tls, limit)
+}
+
+fn connector_of<T: Tls>(
+    configs: Vec<Config>,
+    tls: T,
+    limit: Option<Duration>,
+) -> Result<Hosts<Opening<T>>> {
+    let runtime = Runtime::current_or_own("lockapi-tokio-postgres")?;
+    let host = move |config| Opening {
+        config,
+        tls: tls.clone(),
+        runtime: runtime.clone(),
+        limit,
+    };
+    Hosts::new(configs.into_iter().map(host).collect())
 }
 
 /// Connects a backend with a configuration, such as that of the program's pool.
@@ -235,29 +233,7 @@ pub fn connector_config<T: Tls>(config: Config, tls: T) -> Result<impl Connector
         );
         return Err(Error::new(ErrorKind::Invalid, "connect", message));
     }
-    Hosts::new(vec![Opening::new(with_limits(config), tls, None)?])
-}
-
-/// A network that lost the server is noticed in seconds, unless the program has set something of it.
-fn with_limits(mut config: Config) -> Config {
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECT_TIMEOUT);
-    }
-    let keepalives = (
-        config.get_keepalives_idle(),
-        config.get_keepalives_interval(),
-        config.get_keepalives_retries(),
-    );
-    if keepalives == (DRIVER_KEEPALIVES_IDLE, None, None) {
-        config
-            .keepalives_idle(CONNECT_TIMEOUT)
-            .keepalives_interval(Duration::from_secs(2))
-            .keepalives_retries(3);
-    }
-    if config.get_tcp_user_timeout().is_none() {
-        config.tcp_user_timeout(Duration::from_secs(11));
-    }
-    config
+    connector_of(vec![with_limits(config)], tls, None)
 }
 
 #[cfg(test)]
@@ -276,16 +252,5 @@ mod tests {
         };
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains("2 hosts"), "{error}");
-    }
-
-    #[test]
-    fn what_the_program_has_set_of_the_network_stays() {
-        let config = with_limits("postgres://host/app".parse().unwrap());
-        assert_eq!(config.get_keepalives_idle(), CONNECT_TIMEOUT);
-        assert!(config.get_tcp_user_timeout().is_some());
-        let url = "postgres://host/app?keepalives_interval=60&connect_timeout=1";
-        let config = with_limits(url.parse().unwrap());
-        assert_eq!(config.get_keepalives_idle(), DRIVER_KEEPALIVES_IDLE);
-        assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(1)));
     }
 }

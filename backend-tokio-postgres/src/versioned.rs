@@ -6,8 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Waker};
 
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, marked};
-use lockapi::{Error, ErrorKind};
-use lockapi_postgres_types::{failed, outcome, sqlstate};
+use lockapi_postgres_types::{Typed, failed, outcome, refused, sqlstate, typed};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, GenericClient, Transaction};
 
@@ -38,10 +37,7 @@ const OPERATION: &str = "update_versioned";
 /// ```
 #[must_use = "nothing is written until it is run"]
 #[derive(Debug)]
-pub struct VersionedUpdate<'t>(Update<'t, Value<'t>>);
-
-/// A value and its type at the server.
-type Value<'t> = (Box<dyn ToSql + Sync + Send + 't>, Type);
+pub struct VersionedUpdate<'t>(Update<'t, Typed<'t>>);
 
 impl<'t> VersionedUpdate<'t> {
     /// Of a row of this table.
@@ -76,24 +72,11 @@ impl<'t> VersionedUpdate<'t> {
         seen: i64,
     ) -> lockapi::Result<Outcome> {
         let (sql, values) = self.0.statement((Box::new(seen), Type::INT8))?;
-        let params: Vec<(&(dyn ToSql + Sync), Type)> = values
-            .iter()
-            .map(|(value, of)| (&**value as _, of.clone()))
-            .collect();
         check_open(client.client()).map_err(|failure| failure.error(OPERATION))?;
-        let rows = client.query_typed(&sql, &params).await.map_err(refused)?;
+        let rows = client.query_typed(&sql, &typed(&values)).await;
+        let rows = rows.map_err(|error| refused(error, OPERATION))?;
         outcome(&rows, seen, OPERATION)
     }
-}
-
-/// What cannot be encoded was not sent.
-fn refused(error: tokio_postgres::Error) -> Error {
-    // The driver has no other way to tell it.
-    if error.to_string().starts_with("error serializing parameter") {
-        let message = format!("a value cannot be encoded: {error}");
-        return Error::new(ErrorKind::Invalid, OPERATION, message);
-    }
-    failed(error).error_of_program(OPERATION)
 }
 
 /// What runs in an attempt, on the transaction that it is given.

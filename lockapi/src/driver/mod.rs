@@ -11,6 +11,8 @@ pub(crate) mod first_statement;
 pub(crate) mod hosts;
 mod messages;
 pub(crate) mod pooled;
+#[cfg(feature = "runtime")]
+mod runtime;
 mod script;
 mod threaded;
 mod transaction;
@@ -23,6 +25,8 @@ pub use connector::{BackgroundTask, Connection, Connector, Listener, Mode};
 pub use hosts::{HOST_LIMIT, HostConnection, Hosts, each_host, not_understood};
 pub use messages::sqlstate_of_message;
 pub use pooled::BorrowedConnection;
+#[cfg(feature = "runtime")]
+pub use runtime::{Runtime, within};
 pub use script::Script;
 pub use threaded::{
     BlockingConnection, BlockingConnector, BlockingListener, Inline, Threaded, ThreadedConnection,

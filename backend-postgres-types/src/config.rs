@@ -1,0 +1,61 @@
+//! Configurations and their limits.
+
+use std::time::Duration;
+
+use lockapi::driver::not_understood;
+use tokio_postgres::Config;
+
+/// How long the server has to accept a connection if nothing else is set.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the driver has where a program sets nothing.
+const DRIVER_KEEPALIVES_IDLE: Duration = Duration::from_secs(2 * 3600);
+
+/// The configuration that a URL describes, [with limits](with_limits).
+///
+/// # Errors
+/// `Invalid` for a URL that cannot be parsed.
+pub fn parse_config(url: &str) -> lockapi::Result<Config> {
+    // The parser's error may quote the URL, which may hold a password.
+    let config = url.parse().map_err(|_| not_understood())?;
+    Ok(with_limits(config))
+}
+
+/// A network that lost the server is noticed in seconds, unless the program has set something of it.
+#[must_use]
+pub fn with_limits(mut config: Config) -> Config {
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    let keepalives = (
+        config.get_keepalives_idle(),
+        config.get_keepalives_interval(),
+        config.get_keepalives_retries(),
+    );
+    if keepalives == (DRIVER_KEEPALIVES_IDLE, None, None) {
+        config
+            .keepalives_idle(CONNECT_TIMEOUT)
+            .keepalives_interval(Duration::from_secs(2))
+            .keepalives_retries(3);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(Duration::from_secs(11));
+    }
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_program_has_set_of_the_network_stays() {
+        let config = parse_config("postgres://host/app").unwrap();
+        assert_eq!(config.get_keepalives_idle(), CONNECT_TIMEOUT);
+        assert!(config.get_tcp_user_timeout().is_some());
+        let url = "postgres://host/app?keepalives_interval=60&connect_timeout=1";
+        let config = parse_config(url).unwrap();
+        assert_eq!(config.get_keepalives_idle(), DRIVER_KEEPALIVES_IDLE);
+        assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(1)));
+    }
+}
