@@ -1,14 +1,14 @@
 //! What the errors of diesel-async say.
 //!
 //! It tells the SQLSTATE of a few errors only. Of the others it is read from the server's message, [where that
-//! is known](sqlstate_of_message); otherwise the failure is known to have had no effect, and its kind is the
+//! is known](lockapi::driver::sqlstate_of_message); otherwise the failure is known to have had no effect, and its kind is the
 //! general one. Severity is not told either: whether a report that is not known has ended the session is asked of the
 //! connection.
 
 use diesel::result::{DatabaseErrorKind, Error};
 use diesel_async::{AsyncPgConnection, SimpleAsyncConnection};
-use lockapi::driver::sqlstate_of_message;
-use lockapi::{Failure, Report};
+use lockapi::Failure;
+use lockapi_diesel_types::{is_local, report, sqlstate};
 
 /// What became of a statement on this connection.
 pub(crate) async fn failed_on(connection: &mut AsyncPgConnection, error: Error) -> Failure {
@@ -31,43 +31,15 @@ fn failed(error: Error) -> Failure {
         Error::DatabaseError(DatabaseErrorKind::UnableToSendCommand, told) => {
             Failure::statement(None, true, told.message())
         }
-        Error::DatabaseError(_, ref told) => {
-            let code = sqlstate_of(&error).map(str::to_owned);
-            let report = Report::new(code.clone(), told.message()).about(
-                told.constraint_name(),
-                told.table_name(),
-                told.column_name(),
-            );
-            Failure::refused(code, report)
+        Error::DatabaseError(..) => {
+            Failure::refused(sqlstate(&error).map(str::to_owned), report(&error))
         }
-        // What was read is not what was expected, or the query could not be built.
-        Error::DeserializationError(_)
-        | Error::QueryBuilderError(_)
-        | Error::SerializationError(_) => Failure::corrupt(error.to_string()),
+        _ if is_local(&error) => Failure::corrupt(error.to_string()),
         Error::RollbackErrorOnCommit { commit_error, .. } => Failure {
             broken: true,
             ..failed(*commit_error)
         },
         _ => Failure::statement(None, true, error),
-    }
-}
-
-/// The server's code, as far as it is known.
-pub(crate) fn sqlstate_of(error: &Error) -> Option<&'static str> {
-    let Error::DatabaseError(kind, told) = error else {
-        return None;
-    };
-    match kind {
-        DatabaseErrorKind::UnableToSendCommand => None,
-        DatabaseErrorKind::ReadOnlyTransaction => Some("25006"),
-        DatabaseErrorKind::SerializationFailure => Some("40001"),
-        DatabaseErrorKind::UniqueViolation => Some("23505"),
-        DatabaseErrorKind::ForeignKeyViolation => Some("23503"),
-        DatabaseErrorKind::NotNullViolation => Some("23502"),
-        DatabaseErrorKind::CheckViolation => Some("23514"),
-        DatabaseErrorKind::RestrictViolation => Some("23001"),
-        DatabaseErrorKind::ExclusionViolation => Some("23P01"),
-        _ => sqlstate_of_message(told.message()),
     }
 }
 

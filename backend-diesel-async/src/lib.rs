@@ -83,7 +83,6 @@
 
 mod failure;
 mod transaction;
-mod value;
 mod versioned;
 
 use std::sync::Arc;
@@ -93,9 +92,10 @@ use lockapi::engine::start;
 use lockapi::{Backend, BackendOptions, Result};
 use tokio_postgres::Config;
 
+pub use lockapi_diesel_types::is_conflict;
 pub use lockapi_tokio_postgres::Tls;
 pub use transaction::{Borrowed, DieselAsync};
-pub use versioned::{VersionedUpdate, Work, is_conflict, transact};
+pub use versioned::{VersionedUpdate, Work, transact};
 
 /// ```no_run
 /// use std::time::Duration;

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use diesel::{QueryResult, sql_query};
 use diesel_async::{AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
 use lockapi::Failure;
 use lockapi::driver::{BoxFuture, Call, Connection, Library, Rows, Script, Transaction};
 
+use lockapi_diesel_types::Bound;
+
 use crate::failure::failed_on;
-use crate::value::{self, Columns};
 
 /// diesel-async, as the parameter of [`Transaction`].
 #[derive(Clone, Copy, Debug)]
@@ -37,16 +37,15 @@ impl Connection for Borrowed<'_> {
     async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         let (statement, params) = call.query();
         // diesel-async prepares it, and closes it before the next statement.
-        let query = sql_query(statement.sql).into_boxed();
-        let query = params.into_iter().fold(query, value::bind);
-        let rows: QueryResult<Vec<Columns>> = query.load(self.0).await;
-        let rows = match rows {
-            Ok(rows) => rows,
-            Err(error) => return Err(failed_on(self.0, error).await),
+        let query = Bound {
+            statement,
+            params,
+            cached: false,
         };
-        rows.into_iter()
-            .map(|columns| value::row(statement, columns))
-            .collect()
+        match query.load(self.0).await {
+            Ok(rows) => lockapi_diesel_types::rows(statement, rows),
+            Err(error) => Err(failed_on(self.0, error).await),
+        }
     }
 
     async fn script(&mut self, script: Script) -> Result<(), Failure> {

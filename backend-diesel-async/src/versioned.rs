@@ -1,26 +1,22 @@
 //! Optimistic locking of the program's own rows.
 
-use std::error::Error as StdError;
-use std::fmt;
 use std::num::NonZero;
 use std::pin::{Pin, pin};
 use std::task::{Context, Waker};
 
-use diesel::deserialize;
+use diesel::QueryResult;
 use diesel::pg::Pg;
-use diesel::row::NamedRow;
 use diesel::serialize::ToSql;
-use diesel::sql_types::{BigInt, HasSqlType, Nullable};
-use diesel::{QueryResult, QueryableByName, sql_query};
+use diesel::sql_types::HasSqlType;
 use diesel_async::{
     AnsiTransactionManager, AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection,
     TransactionManager,
 };
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, marked};
 use lockapi::{Error, ErrorKind};
+use lockapi_diesel_types::{Binding, Versions, is_conflict, not_encoded, outcome, update_query};
 
-use crate::failure::{failed_on, sqlstate_of};
-use crate::value::Query;
+use crate::failure::failed_on;
 
 const OPERATION: &str = "update_versioned";
 
@@ -58,27 +54,7 @@ const OPERATION: &str = "update_versioned";
 /// ```
 #[must_use = "nothing is written until it is run"]
 #[derive(Debug)]
-pub struct VersionedUpdate<'t>(Update<'t, Value<'t>>);
-
-/// Binds a value to the statement.
-struct Value<'t>(Box<dyn FnOnce(Query<'t>) -> Query<'t> + Send + 't>);
-
-impl fmt::Debug for Value<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Value")
-    }
-}
-
-impl<'t> Value<'t> {
-    fn new<S, V>(value: V) -> Self
-    where
-        S: Send + 't,
-        V: ToSql<S, Pg> + Send + 't,
-        Pg: HasSqlType<S>,
-    {
-        Self(Box::new(move |query| query.bind::<S, V>(value)))
-    }
-}
+pub struct VersionedUpdate<'t>(Update<'t, Binding<'t>>);
 
 impl<'t> VersionedUpdate<'t> {
     /// Of a row of this table.
@@ -93,7 +69,7 @@ impl<'t> VersionedUpdate<'t> {
         V: ToSql<S, Pg> + Send + 't,
         Pg: HasSqlType<S>,
     {
-        Self(self.0.key(Value::new::<S, V>(value)))
+        Self(self.0.key(Binding::new::<S, V>(value)))
     }
 
     /// Sets a column, which has the SQL type `S`.
@@ -103,7 +79,7 @@ impl<'t> VersionedUpdate<'t> {
         V: ToSql<S, Pg> + Send + 't,
         Pg: HasSqlType<S>,
     {
-        Self(self.0.set(column, Value::new::<S, V>(value)))
+        Self(self.0.set(column, Binding::new::<S, V>(value)))
     }
 
     /// Writes, in the transaction that is open on `connection` or in one of its own, if the row has the
@@ -123,49 +99,17 @@ impl<'t> VersionedUpdate<'t> {
         connection: &mut AsyncPgConnection,
         seen: i64,
     ) -> lockapi::Result<Outcome> {
-        let (sql, values) = self.0.statement(Value::new::<BigInt, _>(seen))?;
-        let query = sql_query(sql).into_boxed();
-        let query = values
-            .into_iter()
-            .fold(query, |query, value| (value.0)(query));
+        let query = update_query(self.0, seen)?;
         let rows: QueryResult<Vec<Versions>> = query.load(connection).await;
-        let rows = match rows {
-            Ok(rows) => rows,
-            Err(error) => return Err(refused(connection, error).await),
-        };
-        let first = rows.into_iter().next();
-        let Versions { found, written } = first.unwrap_or_default();
-        Outcome::of(seen, found, written)
-    }
-}
-
-/// What cannot be encoded was not sent.
-async fn refused(
-    connection: &mut AsyncPgConnection,
-    error: diesel::result::Error,
-) -> lockapi::Error {
-    if let diesel::result::Error::SerializationError(error) = error {
-        let message = format!("a value cannot be encoded: {error}");
-        return Error::new(ErrorKind::Invalid, OPERATION, message);
-    }
-    failed_on(connection, error)
-        .await
-        .error_of_program(OPERATION)
-}
-
-/// The version that was found, and the one that was written.
-#[derive(Default)]
-struct Versions {
-    found: Option<i64>,
-    written: Option<i64>,
-}
-
-impl QueryableByName<Pg> for Versions {
-    fn build<'a>(row: &impl NamedRow<'a, Pg>) -> deserialize::Result<Self> {
-        Ok(Self {
-            found: NamedRow::get::<Nullable<BigInt>, _>(row, "found")?,
-            written: NamedRow::get::<Nullable<BigInt>, _>(row, "written")?,
-        })
+        match rows {
+            Ok(rows) => outcome(&rows, seen),
+            Err(error) => match not_encoded(&error, OPERATION) {
+                Some(error) => Err(error),
+                None => Err(failed_on(connection, error)
+                    .await
+                    .error_of_program(OPERATION)),
+            },
+        }
     }
 }
 
@@ -337,14 +281,4 @@ impl Drop for RollsBack<'_> {
         }
         *connection.transaction_state() = AnsiTransactionManager::default();
     }
-}
-
-/// Whether work that failed with this error may be done again; see
-/// [`is_conflict`](lockapi::versioned::is_conflict).
-#[must_use]
-pub fn is_conflict(error: &(dyn StdError + 'static)) -> bool {
-    lockapi::versioned::is_conflict(error, |error| {
-        let error = error.downcast_ref::<diesel::result::Error>()?;
-        sqlstate_of(error).map(str::to_owned)
-    })
 }

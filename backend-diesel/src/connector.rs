@@ -14,8 +14,9 @@ use lockapi::driver::{
     Script, Statement, Value,
 };
 
+use lockapi_diesel_types::{Bound, Columns};
+
 use crate::failure::{failed, not_connected};
-use crate::value::{self, Bound, Columns};
 
 /// How long a connection of a pool is waited for, at most.
 const POOL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -124,7 +125,5 @@ fn run(
         cached,
     };
     let rows: Vec<Columns> = query.load(connection).map_err(failed)?;
-    rows.into_iter()
-        .map(|columns| value::row(statement, columns))
-        .collect()
+    lockapi_diesel_types::rows(statement, rows)
 }

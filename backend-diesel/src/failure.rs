@@ -8,57 +8,21 @@
 use std::error::Error as StdError;
 
 use diesel::result::{DatabaseErrorKind, Error};
+use lockapi::Failure;
 use lockapi::driver::sqlstate_of_message;
-use lockapi::{Failure, Report};
+use lockapi_diesel_types::{is_local, report, sqlstate};
 
 pub(crate) fn failed(error: Error) -> Failure {
     let kind = match &error {
         Error::DatabaseError(kind, _) => kind,
-        // What was read is not what was expected, or the query could not be built.
-        Error::DeserializationError(_)
-        | Error::QueryBuilderError(_)
-        | Error::SerializationError(_) => {
-            return Failure::corrupt(error.to_string());
-        }
+        _ if is_local(&error) => return Failure::corrupt(error.to_string()),
         _ => return Failure::statement(None, true, error),
     };
     match kind {
         DatabaseErrorKind::UnableToSendCommand => Failure::connect(None, report(&error)),
         // Whatever the server said last: the session has ended, which a FATAL does in any language.
         DatabaseErrorKind::ClosedConnection => Failure::statement(None, true, report(&error)),
-        _ => Failure::refused(sqlstate_of(&error).map(str::to_owned), report(&error)),
-    }
-}
-
-/// What the server reports, without what may quote data.
-fn report(error: &Error) -> Report {
-    let code = sqlstate_of(error).map(str::to_owned);
-    match error {
-        Error::DatabaseError(_, told) => Report::new(code, told.message()).about(
-            told.constraint_name(),
-            told.table_name(),
-            told.column_name(),
-        ),
-        _ => Report::new(code, &error.to_string()),
-    }
-}
-
-/// The server's code, as far as it is known.
-pub(crate) fn sqlstate_of(error: &Error) -> Option<&'static str> {
-    let Error::DatabaseError(kind, information) = error else {
-        return None;
-    };
-    match kind {
-        DatabaseErrorKind::UnableToSendCommand | DatabaseErrorKind::ClosedConnection => None,
-        DatabaseErrorKind::ReadOnlyTransaction => Some("25006"),
-        DatabaseErrorKind::SerializationFailure => Some("40001"),
-        DatabaseErrorKind::UniqueViolation => Some("23505"),
-        DatabaseErrorKind::ForeignKeyViolation => Some("23503"),
-        DatabaseErrorKind::NotNullViolation => Some("23502"),
-        DatabaseErrorKind::CheckViolation => Some("23514"),
-        DatabaseErrorKind::RestrictViolation => Some("23001"),
-        DatabaseErrorKind::ExclusionViolation => Some("23P01"),
-        _ => sqlstate_of_message(information.message()),
+        _ => Failure::refused(sqlstate(&error).map(str::to_owned), report(&error)),
     }
 }
 
@@ -113,18 +77,6 @@ mod tests {
         assert_eq!(unknown(denied), ErrorKind::Unsupported);
         let cancelled = "canceling statement due to user request";
         assert_eq!(unknown(cancelled), ErrorKind::Unavailable);
-    }
-
-    #[test]
-    fn violations_are_of_the_data() {
-        for (kind, code) in [
-            (DatabaseErrorKind::UniqueViolation, "23505"),
-            (DatabaseErrorKind::RestrictViolation, "23001"),
-            (DatabaseErrorKind::ExclusionViolation, "23P01"),
-        ] {
-            let error = Error::DatabaseError(kind, Box::new("violated".to_owned()));
-            assert_eq!(sqlstate_of(&error), Some(code));
-        }
     }
 
     #[test]

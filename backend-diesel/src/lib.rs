@@ -88,12 +88,16 @@
 //! # libpq
 //! Diesel needs libpq: the system's (`libpq-dev` on Debian), or with the feature `bundled` one that
 //! is built with the program, which takes a C compiler and the headers of OpenSSL (`libssl-dev`).
+//!
+//! A libpq with Kerberos, such as that of Debian, looks for its credentials each time it connects over TCP. A program that
+//! ends while a thread connects may be aborted by the library of Kerberos (`krb5int_getspecific: Assertion failed`), after
+//! all else is done. Call [`Backend::close`] before the program ends, or connect with `gssencmode=disable` (or the
+//! environment variable `PGGSSENCMODE`) if you do not use Kerberos.
 
 mod connector;
 mod failure;
 mod table;
 mod transaction;
-mod value;
 mod versioned;
 
 use std::sync::Arc;
@@ -106,9 +110,10 @@ use lockapi::engine::start;
 use lockapi::{Backend, Result};
 
 pub use connector::Borrowed;
+pub use lockapi_diesel_types::is_conflict;
 pub use table::{with_lock_timeout_in, with_priority_in};
 pub use transaction::Diesel;
-pub use versioned::{VersionedUpdate, is_conflict, transact};
+pub use versioned::{VersionedUpdate, transact};
 
 use connector::{Opened, Pooled};
 

@@ -2,22 +2,19 @@
 
 use std::cell::Cell;
 use std::error::Error as StdError;
-use std::fmt;
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use diesel::connection::{AnsiTransactionManager, SimpleConnection, TransactionManager};
-use diesel::deserialize;
 use diesel::pg::{Pg, PgConnection};
-use diesel::query_builder::{BoxedSqlQuery, SqlQuery};
-use diesel::row::NamedRow;
 use diesel::serialize::ToSql;
-use diesel::sql_types::{BigInt, HasSqlType, Nullable};
-use diesel::{QueryResult, QueryableByName, RunQueryDsl, sql_query};
+use diesel::sql_types::HasSqlType;
+use diesel::{QueryResult, RunQueryDsl};
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, marked};
 use lockapi::{Error, ErrorKind};
+use lockapi_diesel_types::{Binding, Versions, is_conflict, not_encoded, outcome, update_query};
 
-use crate::failure::{failed, sqlstate_of};
+use crate::failure::failed;
 
 const OPERATION: &str = "update_versioned";
 
@@ -54,29 +51,7 @@ const OPERATION: &str = "update_versioned";
 /// ```
 #[must_use = "nothing is written until it is run"]
 #[derive(Debug)]
-pub struct VersionedUpdate<'t>(Update<'t, Value<'t>>);
-
-type Query<'t> = BoxedSqlQuery<'t, Pg, SqlQuery>;
-
-/// Binds a value to the statement.
-struct Value<'t>(Box<dyn FnOnce(Query<'t>) -> Query<'t> + 't>);
-
-impl fmt::Debug for Value<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Value")
-    }
-}
-
-impl<'t> Value<'t> {
-    fn new<S, V>(value: V) -> Self
-    where
-        S: Send + 't,
-        V: ToSql<S, Pg> + Send + 't,
-        Pg: HasSqlType<S>,
-    {
-        Self(Box::new(move |query| query.bind::<S, V>(value)))
-    }
-}
+pub struct VersionedUpdate<'t>(Update<'t, Binding<'t>>);
 
 impl<'t> VersionedUpdate<'t> {
     /// Of a row of this table.
@@ -91,7 +66,7 @@ impl<'t> VersionedUpdate<'t> {
         V: ToSql<S, Pg> + Send + 't,
         Pg: HasSqlType<S>,
     {
-        Self(self.0.key(Value::new::<S, V>(value)))
+        Self(self.0.key(Binding::new::<S, V>(value)))
     }
 
     /// Sets a column, which has the SQL type `S`.
@@ -101,7 +76,7 @@ impl<'t> VersionedUpdate<'t> {
         V: ToSql<S, Pg> + Send + 't,
         Pg: HasSqlType<S>,
     {
-        Self(self.0.set(column, Value::new::<S, V>(value)))
+        Self(self.0.set(column, Binding::new::<S, V>(value)))
     }
 
     /// Writes, in the transaction that is open on `connection` or in one of its own, if the row has the
@@ -113,40 +88,12 @@ impl<'t> VersionedUpdate<'t> {
     /// column that is not there, and when a trigger or a policy of the table suppressed the write; those of
     /// the connection.
     pub fn run(self, connection: &mut PgConnection, seen: i64) -> lockapi::Result<Outcome> {
-        let (sql, values) = self.0.statement(Value::new::<BigInt, _>(seen))?;
-        let query = sql_query(sql).into_boxed();
-        let query = values
-            .into_iter()
-            .fold(query, |query, value| (value.0)(query));
-        let rows: QueryResult<Vec<Versions>> = query.load(connection);
-        let rows = rows.map_err(refused)?;
-        let Versions { found, written } = rows.first().copied().unwrap_or_default();
-        Outcome::of(seen, found, written)
-    }
-}
-
-/// What cannot be encoded was not sent.
-fn refused(error: diesel::result::Error) -> lockapi::Error {
-    if let diesel::result::Error::SerializationError(error) = error {
-        let message = format!("a value cannot be encoded: {error}");
-        return Error::new(ErrorKind::Invalid, OPERATION, message);
-    }
-    failed(error).error_of_program(OPERATION)
-}
-
-/// The version that was found, and the one that was written.
-#[derive(Clone, Copy, Default)]
-struct Versions {
-    found: Option<i64>,
-    written: Option<i64>,
-}
-
-impl QueryableByName<Pg> for Versions {
-    fn build<'a>(row: &impl NamedRow<'a, Pg>) -> deserialize::Result<Self> {
-        Ok(Self {
-            found: NamedRow::get::<Nullable<BigInt>, _>(row, "found")?,
-            written: NamedRow::get::<Nullable<BigInt>, _>(row, "written")?,
-        })
+        let rows: QueryResult<Vec<Versions>> = update_query(self.0, seen)?.load(connection);
+        let rows = rows.map_err(|error| {
+            not_encoded(&error, OPERATION)
+                .unwrap_or_else(|| failed(error).error_of_program(OPERATION))
+        })?;
+        outcome(&rows, seen)
     }
 }
 
@@ -260,14 +207,4 @@ fn roll_back(connection: &mut PgConnection, outer: usize) -> QueryResult<()> {
         AnsiTransactionManager::rollback_transaction(connection)?;
     }
     Ok(())
-}
-
-/// Whether work that failed with this error may be done again; see
-/// [`is_conflict`](lockapi::versioned::is_conflict).
-#[must_use]
-pub fn is_conflict(error: &(dyn StdError + 'static)) -> bool {
-    lockapi::versioned::is_conflict(error, |error| {
-        let error = error.downcast_ref::<diesel::result::Error>()?;
-        sqlstate_of(error).map(str::to_owned)
-    })
 }

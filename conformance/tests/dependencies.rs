@@ -140,6 +140,7 @@ fn numbers_that_decide_come_from_the_operating_system() {
         "backend-sqlx",
         "backend-diesel",
         "backend-diesel-async",
+        "backend-diesel-types",
         "backend-postgres-types",
         "backend-sync",
         "backend-tokio-postgres",

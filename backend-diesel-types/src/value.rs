@@ -7,16 +7,19 @@ use diesel::row::{Field, NamedRow};
 use diesel::sql_types::{Array, BigInt, Binary, Bool, Nullable, Text, Untyped};
 use diesel::{QueryResult, RunQueryDsl};
 use lockapi::Failure;
-use lockapi::driver::{Row, Statement, Type, Value};
+use lockapi::driver::{Row, Rows, Statement, Type, Value};
 
-/// A statement with its parameters.
+/// A statement with its parameters, as a query of Diesel.
 ///
 /// Diesel numbers parameters itself, so one that occurs twice is sent twice.
-pub(crate) struct Bound<'a> {
-    pub(crate) statement: &'a Statement,
-    pub(crate) params: Vec<Value>,
+#[derive(Debug)]
+pub struct Bound<'a> {
+    /// The statement.
+    pub statement: &'a Statement,
+    /// A value for each of its parameters.
+    pub params: Vec<Value>,
     /// Whether it may stay on the connection as a prepared statement.
-    pub(crate) cached: bool,
+    pub cached: bool,
 }
 
 impl QueryFragment<Pg> for Bound<'_> {
@@ -78,8 +81,10 @@ impl Query for Bound<'_> {
 impl<C> RunQueryDsl<C> for Bound<'_> {}
 
 /// The columns of a row, by their own types.
-pub(crate) struct Columns(Vec<Column>);
+#[derive(Debug)]
+pub struct Columns(Vec<Column>);
 
+#[derive(Debug)]
 enum Column {
     /// Diesel does not tell the type of a NULL.
     Null,
@@ -112,8 +117,17 @@ fn read(value: PgValue<'_>) -> deserialize::Result<Column> {
     }))
 }
 
+/// The rows that answer a statement.
+///
+/// # Errors
+/// `Corrupt` for columns that the statement does not have.
+pub fn rows(statement: &Statement, rows: Vec<Columns>) -> Result<Rows, Failure> {
+    let rows = rows.into_iter();
+    rows.map(|columns| row(statement, columns)).collect()
+}
+
 /// The row, if its columns are as `statement` declares them.
-pub(crate) fn row(statement: &Statement, Columns(columns): Columns) -> Result<Row, Failure> {
+fn row(statement: &Statement, Columns(columns): Columns) -> Result<Row, Failure> {
     statement.check_columns(columns.iter().map(|column| match column {
         Column::Null => None,
         Column::Value(value) => Some(value.type_of().oid()),
