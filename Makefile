@@ -1,5 +1,5 @@
 .POSIX:
-.PHONY: help demo browser check lint lint-all test test-rest matrix simulate fuzz interleavings torture failover mutants packages bench
+.PHONY: help demo browser check lint lint-all test test-rest matrix simulate fuzz interleavings torture failover mutants packages semver bench
 
 CARGO = cargo
 # Options of the demo, such as ARGS='--workers 20 --kill 5', of the simulation and of torture, such as
@@ -8,6 +8,8 @@ CARGO = cargo
 ARGS =
 # How many values each property of `make fuzz` runs on.
 CASES = 5000
+# What `make semver` compares with.
+BASELINE = HEAD~1
 
 # Where the servers of the tests have their files: in memory, where there are 4 GB for them.
 FILES = if [ -z "$$TMPDIR" ] && [ -w /dev/shm ] && \
@@ -43,6 +45,7 @@ help:
 	@echo 'make mutants    changes statements one at a time, and lists the changes that no test notices;'
 	@echo '                ARGS=--help lists its options'
 	@echo 'make packages   checks the dependencies of the crates, and whether they can be published'
+	@echo 'make semver     what has changed in the public interfaces since BASELINE, a commit or a tag'
 	@echo 'make bench      operations per second, beside the bare drivers and other libraries'
 	@echo
 	@echo 'They install what is missing on Debian and Ubuntu, and say what to install elsewhere. The'
@@ -128,6 +131,12 @@ packages:
 	@mkdir -p target && folder=$$(mktemp -d target/packages-XXXXXX) && trap 'rm -rf "$$folder"' EXIT && \
 		$(CARGO) package --workspace --exclude lockapi-simulation --exclude lockapi-torture \
 			--exclude lockapi-failover --exclude lockapi-examples --target-dir "$$folder"
+
+# Not a part of CI: a version is compared with the one before, and both are built.
+semver:
+	@$(CARGO) semver-checks --version >/dev/null 2>&1 || $(CARGO) install cargo-semver-checks@0.51.0 --locked
+	$(CARGO) semver-checks --workspace --baseline-rev $(BASELINE) --exclude lockapi-conformance \
+		--exclude lockapi-console --exclude lockapi-diesel-types --exclude lockapi-postgres-types
 
 bench:
 	@sh .ci/deps.sh demo
