@@ -80,9 +80,9 @@ pub mod admin {
     };
     pub use crate::admin::model::Notes;
     pub use crate::admin::operations::{
-        Blocker, CancelJob, EditJob, Edited, ForceRelease, ListAudit, ListJobs, ListLeases,
-        ListLimits, ListLocks, ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers,
-        LockHolder, Note, NotedLock, ReadJob, Record, SweepNotes, Terminate, Unblock,
+        Blocker, CancelJobs, Cancelled, EditJobs, Edited, ForceRelease, ListAudit, ListJobs,
+        ListLeases, ListLimits, ListLocks, ListQueues, ListRunning, ListSchedulers, ListWaits,
+        ListWorkers, LockHolder, Note, NotedLock, ReadJob, Record, SweepNotes, Terminate, Unblock,
     };
 }
 

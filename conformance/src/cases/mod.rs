@@ -26,6 +26,7 @@ mod ids_limits;
 mod ids_processes;
 mod interop;
 mod job_edits;
+mod job_matches;
 mod keys;
 mod lease;
 mod lease_answers;
@@ -177,6 +178,7 @@ const MODULES: &[&[Case]] = &[
     waits::CASES,
     operator::CASES,
     job_edits::CASES,
+    job_matches::CASES,
     views::CASES,
     tables::CASES,
     turns::CASES,

@@ -2,7 +2,7 @@
 
 use lockapi::queue::Job;
 use lockapi::rights::{Role, check, grants};
-use lockapi::suite::admin::{CancelJob, EditJob};
+use lockapi::suite::admin::{CancelJobs, EditJobs};
 use lockapi::suite::driver::Operation;
 
 use crate::context::{Context, MINUTE};
@@ -146,8 +146,13 @@ async fn operators_change_jobs_with_their_rights_alone(cx: Context) {
     let id = queue.push(job.group("a")).await.unwrap().id.to_string();
     let namespace = format!("'{}'", cx.namespace());
     let edit = ["0", "1", "7", "'2'", "ARRAY[1]", "'due now'"];
-    let begin = [&*namespace, "'work'", &*id, "'a mistake'"];
-    for (statement, more) in [(EditJob::STATEMENT, &edit[..]), (CancelJob::STATEMENT, &[])] {
+    let ids = format!("ARRAY[{id}]");
+    let begin = [&*namespace, "'work'", &*ids, "'a mistake'"];
+    let statements = [
+        (EditJobs::STATEMENT, &edit[..]),
+        (CancelJobs::STATEMENT, &["true"]),
+    ];
+    for (statement, more) in statements {
         let mut sql = statement.sql.to_owned();
         // The last first: $1 is the beginning of $10.
         for (nth, value) in [&begin, more].concat().iter().enumerate().rev() {

@@ -93,6 +93,9 @@ fn new_job(number: usize, priority: u8, delay: u8, attempts: u8) -> NewJob {
 /// So many headers.
 fn headers(many: usize) -> Headers {
     let mut headers = Headers::default();
+    if many == 2 {
+        headers.insert("tags", "two,even,");
+    }
     for nth in 0..many {
         headers.insert(format!("x-{nth}"), format!("\"{nth}\" \u{e4}\\\n"));
     }
@@ -237,7 +240,7 @@ impl<C: Connection> Pair<'_, C> {
             Action::PauseName(odd, units) => self.pause_name(*odd, *units).await,
             Action::Count(most) => self.count(i64::from(*most)).await,
             Action::Running(of_queue) => self.running(*of_queue).await,
-            Action::CancelOne(back) => self.cancel_one(*back).await,
+            Action::CancelOne(back, running) => self.cancel_one(*back, *running).await,
             Action::Edit(back, edit) => self.edit_one(*back, *edit).await,
             Action::List(..) | Action::Read(..) | Action::Queues => self.look_up(action).await,
             Action::Report(reports) => self.report(reports).await,

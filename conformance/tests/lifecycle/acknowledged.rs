@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lockapi::admin::JobEdit;
 use lockapi::driver::{Connection as _, Inline};
-use lockapi::suite::admin::{CancelJob, EditJob, ForceRelease};
+use lockapi::suite::admin::{CancelJobs, EditJobs, ForceRelease};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::idempotency::RecallAnswer;
 use lockapi::suite::queue::{Cancel, Discard, Name, Purge, Redrive, SetGroupLimit};
@@ -130,17 +130,18 @@ fn acts_of_operators() -> Vec<(&'static str, Act)> {
     vec![
         (
             "a job that is not there, by an operator",
-            act(CancelJob {
+            act(CancelJobs {
                 name: name(),
-                id: 77,
+                ids: vec![77],
+                running: true,
                 reason: "again".to_owned(),
             }),
         ),
         (
             "an edit of a job that is not there",
-            act(EditJob {
+            act(EditJobs {
                 name: name(),
-                id: 77,
+                ids: vec![77],
                 edit: JobEdit::new().now(),
                 topic: 1,
                 reason: "again".to_owned(),

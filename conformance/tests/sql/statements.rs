@@ -2,7 +2,7 @@
 
 use lockapi::driver::{Statement, Type};
 use lockapi::suite::admin::{
-    CancelJob, EditJob, ExamineIndexes, ExamineLimits, ExamineServer, ExamineSessions,
+    CancelJobs, EditJobs, ExamineIndexes, ExamineLimits, ExamineServer, ExamineSessions,
     ExamineSpace, ExamineTables, ExamineWork, ForceRelease, ListAcquired, ListAudit, ListJobs,
     ListLeases, ListLimits, ListLocks, ListObjects, ListQueues, ListRunning, ListSchedulers,
     ListWaits, ListWorkers, Note, ReadClock, ReadJob, Record, SweepNotes, Terminate, Unblock,
@@ -168,8 +168,8 @@ fn of_operators() -> Vec<Statement> {
         ForceRelease::STATEMENT,
         Record::STATEMENT,
         Terminate::STATEMENT,
-        CancelJob::STATEMENT,
-        EditJob::STATEMENT,
+        CancelJobs::STATEMENT,
+        EditJobs::STATEMENT,
         Unblock::STATEMENT,
     ]
 }

@@ -6,12 +6,14 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
-use crate::queue::{AttemptError, Headers, Priority, Progress};
+use crate::queue::{AttemptError, Headers, Priority, Progress, check_tag};
 
 /// The most jobs or queues of one page.
 pub const MAX_PAGE: usize = 1000;
 /// The most characters of a payload that are read.
 pub const MAX_PAYLOAD_CHARS: usize = 65_536;
+/// The year 10000, in microseconds since 1970.
+const END_OF_TIME: i64 = 253_402_300_800_000_000;
 /// How many jobs are examined for a page.
 pub(crate) const EXAMINED: i64 = 5000;
 
@@ -119,6 +121,10 @@ pub struct JobFilter {
     pub(crate) queue: String,
     pub(crate) state: Option<JobState>,
     pub(crate) name: String,
+    pub(crate) group: String,
+    pub(crate) tag: String,
+    /// From the first time on and before the second.
+    pub(crate) created: (i64, i64),
     pub(crate) after: Option<JobPlace>,
     pub(crate) limit: usize,
 }
@@ -130,6 +136,9 @@ impl JobFilter {
             queue: name.into(),
             state: None,
             name: String::new(),
+            group: String::new(),
+            tag: String::new(),
+            created: (0, END_OF_TIME),
             after: None,
             limit: 100,
         }
@@ -139,6 +148,34 @@ impl JobFilter {
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
+        self
+    }
+
+    /// Those of one [group](crate::queue::Job::group).
+    #[must_use]
+    pub fn group(mut self, group: impl Into<String>) -> Self {
+        self.group = group.into();
+        self
+    }
+
+    /// Those that have a [tag](crate::queue::Job::tag).
+    #[must_use]
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tag = tag.into();
+        self
+    }
+
+    /// Those that were pushed from this time on.
+    #[must_use]
+    pub fn created_from(mut self, time: SystemTime) -> Self {
+        self.created.0 = micros_since_epoch(time);
+        self
+    }
+
+    /// Those that were pushed before this time.
+    #[must_use]
+    pub fn created_before(mut self, time: SystemTime) -> Self {
+        self.created.1 = micros_since_epoch(time);
         self
     }
 
@@ -166,8 +203,19 @@ impl JobFilter {
     pub(crate) fn check(&self) -> Result<()> {
         check_name("queue", &self.queue, 1)?;
         check_name("name of the jobs", &self.name, 0)?;
+        check_name("group", &self.group, 0)?;
+        if !self.tag.is_empty() {
+            check_tag(&self.tag)?;
+        }
         check_page(self.limit)
     }
+}
+
+/// Microseconds since 1970, of times that the database knows.
+fn micros_since_epoch(time: SystemTime) -> i64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    let micros = since.unwrap_or_default().as_micros();
+    i64::try_from(micros).map_or(END_OF_TIME, |micros| micros.min(END_OF_TIME))
 }
 
 pub(crate) fn check_page(entries: usize) -> Result<()> {
@@ -222,6 +270,22 @@ pub struct ListedJob {
     /// The last report of progress: of the delivery that runs it or has ended it, or, while the job waits for
     /// its next attempt, of an earlier one.
     pub progress: Option<Progress>,
+    /// The [group](crate::queue::Job::group) that it belongs to.
+    pub group: Option<String>,
+    /// Its [tags](crate::queue::Job::tag).
+    pub tags: Vec<String>,
+}
+
+/// What became of the jobs that a filter matches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MatchedJobs {
+    /// How many were changed.
+    pub changed: u64,
+    /// How many a claim or a transaction had locked: they are as they were.
+    pub locked: u64,
+    /// How many are as they were, because meanwhile they ended, ran or changed, or because the change does not fit them.
+    pub unchanged: u64,
 }
 
 /// A job with all that is known of it.

@@ -51,14 +51,14 @@ pub use filter::Filter;
 pub(crate) use jobs::{EXAMINED, check_page};
 pub use jobs::{
     FoundQueue, JobDetails, JobFilter, JobPage, JobPlace, JobState, ListedJob, MAX_PAGE,
-    MAX_PAYLOAD_CHARS,
+    MAX_PAYLOAD_CHARS, MatchedJobs,
 };
 pub use levels::{LimitLevel, WorkerNumber};
 pub(crate) use model::Notes;
 pub(crate) use operations::{
-    Blocker, CancelJob, EditJob, Edited, ForceRelease, ListAudit, ListJobs, ListLeases, ListLimits,
-    ListLocks, ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, Note, NotedLock,
-    ReadJob, Record, SweepNotes, Terminate, Unblock,
+    Blocker, CancelJobs, Edit, EditJobs, Edited, ForceRelease, ListAudit, ListJobs, ListLeases,
+    ListLimits, ListLocks, ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, Note,
+    NotedLock, ReadJob, Record, SweepNotes, Terminate, Unblock,
 };
 pub(crate) use priority::Shared;
 pub use priority::{Priority, PriorityScope, Report, SignalOutcome, SignalledBlocker};
@@ -392,6 +392,33 @@ pub trait Operator: Send + Sync + fmt::Debug {
     /// `Invalid` for an edit of nothing, for what a push refuses, and for fewer attempts than the job has had;
     /// `Unavailable` when a claim or a transaction has the job locked.
     async fn edit_job(&self, queue: &str, id: i64, edit: JobEdit, reason: &str) -> Result<bool>;
+
+    /// Cancels all jobs that a filter matches, waiting or running unless it names a state, in parts of 1,000; its
+    /// [limit](JobFilter::limit) and [place](JobFilter::after) do not count. A job that is pushed meanwhile may be among them.
+    ///
+    /// # Guarantees
+    /// Each part is cancelled as a whole, with a record for each of its jobs. With a state that waits, no job is
+    /// cancelled that runs by then.
+    ///
+    /// # Errors
+    /// `Invalid` for a state in which jobs have ended. After an error some parts may be cancelled: call it again.
+    async fn cancel_jobs(&self, filter: &JobFilter, reason: &str) -> Result<MatchedJobs>;
+
+    /// Changes all jobs that a filter matches and that wait, as [`edit_job`](Self::edit_job) does, in parts of 1,000; its
+    /// [limit](JobFilter::limit) and [place](JobFilter::after) do not count.
+    ///
+    /// # Guarantees
+    /// Each part is changed as a whole, with a record for each of its jobs. No job is changed twice.
+    ///
+    /// # Errors
+    /// `Invalid` for an edit of nothing, for what a push refuses, and for a state in which jobs run or have ended. After an
+    /// error some parts may be changed.
+    async fn edit_jobs(
+        &self,
+        filter: &JobFilter,
+        edit: JobEdit,
+        reason: &str,
+    ) -> Result<MatchedJobs>;
 
     /// Records in the audit log an action that is done by other means, such as pausing a queue. Call it
     /// before the action, and do nothing if it fails: then no action lacks its record.

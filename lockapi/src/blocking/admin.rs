@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::block_on;
 use crate::admin::{
     AuditEntry, Contention, Filter, FoundQueue, HeldLease, HeldLock, JobDetails, JobEdit,
-    JobFilter, JobPage, LimitLevel, Priority, PriorityScope, RunningJob, TerminatedSession, Waiter,
-    WorkerNumber,
+    JobFilter, JobPage, LimitLevel, MatchedJobs, Priority, PriorityScope, RunningJob,
+    TerminatedSession, Waiter, WorkerNumber,
 };
 use crate::error::Result;
 use crate::key::Key;
@@ -174,6 +174,29 @@ impl Operator {
     /// As for the async method.
     pub fn edit_job(&self, queue: &str, id: i64, edit: JobEdit, reason: &str) -> Result<bool> {
         block_on(self.0.edit_job(queue, id, edit, reason))
+    }
+
+    /// Cancels all jobs that a filter matches; see
+    /// [`Operator::cancel_jobs`](crate::admin::Operator::cancel_jobs).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn cancel_jobs(&self, filter: &JobFilter, reason: &str) -> Result<MatchedJobs> {
+        block_on(self.0.cancel_jobs(filter, reason))
+    }
+
+    /// Changes all jobs that a filter matches and that wait; see
+    /// [`Operator::edit_jobs`](crate::admin::Operator::edit_jobs).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn edit_jobs(
+        &self,
+        filter: &JobFilter,
+        edit: JobEdit,
+        reason: &str,
+    ) -> Result<MatchedJobs> {
+        block_on(self.0.edit_jobs(filter, edit, reason))
     }
 
     /// Records an act that is done by other means; see

@@ -14,6 +14,11 @@ pub const MAX_HEADER_VALUE: usize = 1024;
 /// The most bytes of the names and values of all headers of a job.
 pub const MAX_HEADER_BYTES: usize = 8192;
 
+/// The most bytes of a [tag](super::Job::tag).
+pub const MAX_TAG: usize = 64;
+/// The header that has the tags of a job, separated by commas.
+pub(crate) const TAGS: &str = "tags";
+
 /// The headers of a job: texts by name, such as the context of a trace.
 ///
 /// The names are in lower case, and are found in any case.
@@ -42,6 +47,26 @@ impl Headers {
         let mut name = name.into();
         name.make_ascii_lowercase();
         self.0.insert(name, value.into())
+    }
+
+    /// The [tags](super::Job::tag) of the job: what the header `tags` has between its commas.
+    pub fn tags(&self) -> impl Iterator<Item = &str> {
+        self.get(TAGS).into_iter().flat_map(Self::tags_of)
+    }
+
+    /// The tags in the value of their header.
+    pub(crate) fn tags_of(value: &str) -> impl Iterator<Item = &str> {
+        value.split(',').filter(|tag| !tag.is_empty())
+    }
+
+    /// Adds a tag, unless it is there.
+    pub(crate) fn tag(&mut self, tag: &str) {
+        if self.tags().any(|it| it == tag) {
+            return;
+        }
+        let tags = self.get(TAGS).filter(|tags| !tags.is_empty());
+        let tags = tags.map_or_else(|| tag.to_owned(), |tags| format!("{tags},{tag}"));
+        self.insert(TAGS, tags);
     }
 
     #[cfg(feature = "opentelemetry")]
@@ -142,6 +167,17 @@ impl Headers {
     }
 }
 
+pub(crate) fn check_tag(tag: &str) -> Result<()> {
+    if (1..=MAX_TAG).contains(&tag.len()) && !tag.contains([',', '\0']) {
+        return Ok(());
+    }
+    let shown: String = tag.chars().take(100).collect();
+    let message = format!(
+        "the tag {shown:?}; allowed are 1 to {MAX_TAG} bytes without a comma and without NUL"
+    );
+    Err(Error::new(ErrorKind::Invalid, "check", message))
+}
+
 /// The names alone.
 impl fmt::Debug for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -160,6 +196,30 @@ mod tests {
         assert_eq!(headers.insert("traceparent", "2"), Some("1".to_owned()));
         assert_eq!(headers.get("TRACEPARENT"), Some("2"));
         assert_eq!(headers.iter().collect::<Vec<_>>(), [("traceparent", "2")]);
+    }
+
+    #[test]
+    fn tags_are_a_header() {
+        let mut headers = Headers::default();
+        assert_eq!(headers.tags().count(), 0);
+        for tag in ["billing", "eu", "billing"] {
+            headers.tag(tag);
+        }
+        assert_eq!(headers.get("Tags"), Some("billing,eu"));
+        assert_eq!(headers.tags().collect::<Vec<_>>(), ["billing", "eu"]);
+        headers.insert("tags", ",a,,b ,");
+        assert_eq!(headers.tags().collect::<Vec<_>>(), ["a", "b "]);
+        for (tag, allowed) in [
+            ("a", true),
+            ("ä b", true),
+            (&"x".repeat(64), true),
+            ("", false),
+            ("a,b", false),
+            ("a\0", false),
+            (&"x".repeat(65), false),
+        ] {
+            assert_eq!(check_tag(tag).is_ok(), allowed, "{tag:?}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::Headers;
+use super::{Headers, check_tag};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
 use crate::lease::micros;
@@ -132,6 +132,8 @@ pub struct Job {
     idempotency_key: Option<String>,
     group: Option<String>,
     headers: Headers,
+    /// The first tag that is not allowed.
+    refused_tag: Option<String>,
 }
 
 /// What the unique keys of runs of tasks begin with.
@@ -191,6 +193,7 @@ impl Job {
             idempotency_key: None,
             group: None,
             headers: Headers::default(),
+            refused_tag: None,
         }
     }
 
@@ -283,6 +286,22 @@ impl Job {
         self
     }
 
+    /// Adds a tag, by which operators [list](crate::admin::JobFilter::tag) jobs: 1 to [`MAX_TAG`](super::MAX_TAG) bytes
+    /// without a comma.
+    ///
+    /// Tags are the [header](Self::header) `tags`, separated by commas, so a push in SQL has them there; together they have
+    /// at most [`MAX_HEADER_VALUE`](super::MAX_HEADER_VALUE) bytes.
+    #[must_use]
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        let tag = tag.into();
+        if check_tag(&tag).is_ok() {
+            self.headers.tag(&tag);
+        } else {
+            self.refused_tag.get_or_insert(tag);
+        }
+        self
+    }
+
     /// What kind of job it is.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -356,7 +375,9 @@ impl Job {
         if let Some(key) = &self.group {
             check_name("group", key, 1)?;
         }
-        self.headers.check().map_err(|error| error.on(&self.name))
+        let tags = self.refused_tag.as_deref().map_or(Ok(()), check_tag);
+        let checked = tags.and_then(|()| self.headers.check());
+        checked.map_err(|error| error.on(&self.name))
     }
 
     pub(crate) fn row(&self) -> super::NewJob {

@@ -32,7 +32,10 @@ pub use delivery::Delivery;
 pub(crate) use delivery::point;
 pub(crate) use groups::checked_limit;
 pub use groups::{Groups, MAX_GROUP_LIMIT};
-pub use headers::{Headers, MAX_HEADER_BYTES, MAX_HEADER_NAME, MAX_HEADER_VALUE, MAX_HEADERS};
+pub use headers::{
+    Headers, MAX_HEADER_BYTES, MAX_HEADER_NAME, MAX_HEADER_VALUE, MAX_HEADERS, MAX_TAG,
+};
+pub(crate) use headers::{TAGS, check_tag};
 pub use in_transaction::Taken;
 pub(crate) use in_transaction::topic;
 pub use job::{How, Job, JobKind, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};

@@ -40,12 +40,12 @@ pub enum Action {
     Count(u8),
     /// Lists which jobs run, of the queue or of the namespace.
     Running(bool),
-    /// Cancels a job as an operator.
-    CancelOne(u8),
+    /// Cancels a job as an operator: which, and whether also if it runs.
+    CancelOne(u8, bool),
     /// Changes a job: which, when it is due (0 for now), its priority, its attempts, and its payload.
     Edit(u8, (Option<u8>, Option<u8>, Option<u8>, bool)),
-    /// Lists jobs in a state, of one name or of any: how many are examined for a page, and how many are on it.
-    List(u8, bool, u8, u8),
+    /// Lists jobs in a state, with a label or with any: how many are examined for a page, and how many are on it.
+    List(u8, Label, u8, u8),
     /// Reads a job, with its payload or without.
     Read(u8, bool),
     /// Lists the queues.
@@ -63,6 +63,19 @@ pub enum Action {
     Expire(u8, bool, bool),
     /// Lets time go by.
     Elapse(u8),
+}
+
+/// What the jobs of a list have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Label {
+    /// Nothing.
+    Any,
+    /// Their name.
+    Name,
+    /// Their group.
+    Group,
+    /// One of their tags.
+    Tag,
 }
 
 /// What is done with groups.
@@ -97,6 +110,15 @@ fn edit() -> impl Strategy<Value = (Option<u8>, Option<u8>, Option<u8>, bool)> {
     )
 }
 
+fn label() -> impl Strategy<Value = Label> {
+    prop_oneof![
+        4 => Just(Label::Any),
+        2 => Just(Label::Name),
+        1 => Just(Label::Group),
+        1 => Just(Label::Tag),
+    ]
+}
+
 /// Random actions.
 pub fn actions() -> impl Strategy<Value = Vec<Action>> {
     let few = 1..5usize;
@@ -127,10 +149,10 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
             .prop_map(|(odd, units)| Action::PauseName(odd, units)),
         2 => (1..6u8).prop_map(Action::Count),
         2 => any::<bool>().prop_map(Action::Running),
-        1 => (0..8u8).prop_map(Action::CancelOne),
+        1 => (0..8u8, any::<bool>()).prop_map(|(back, running)| Action::CancelOne(back, running)),
         4 => (0..8u8, edit()).prop_map(|(back, edit)| Action::Edit(back, edit)),
-        4 => (0..7u8, prop::bool::weighted(0.3), 1..6u8, 1..4u8)
-            .prop_map(|(state, named, examined, most)| Action::List(state, named, examined, most)),
+        4 => (0..7u8, label(), 1..6u8, 1..4u8)
+            .prop_map(|(state, label, examined, most)| Action::List(state, label, examined, most)),
         2 => (0..8u8, any::<bool>()).prop_map(|(back, payload)| Action::Read(back, payload)),
         1 => Just(Action::Queues),
         4 => prop::collection::vec((0..6u8, any::<u8>()), 1..5usize).prop_map(Action::Report),

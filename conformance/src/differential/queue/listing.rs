@@ -7,6 +7,7 @@ use lockapi::driver::Connection;
 use lockapi::queue::Progress;
 use lockapi::suite::admin::{ListJobs, ListQueues, ReadJob};
 
+use super::actions::Label;
 use super::{Action, Pair};
 use crate::differential::near;
 
@@ -36,8 +37,8 @@ fn same_left(real: &ListedJob, model: &ListedJob) {
 impl<C: Connection> Pair<'_, C> {
     pub(super) async fn look_up(&mut self, action: &Action) {
         match action {
-            Action::List(state, named, examined, most) => {
-                self.list(*state, *named, *examined, *most).await;
+            Action::List(state, label, examined, most) => {
+                self.list(*state, *label, *examined, *most).await;
             }
             Action::Read(back, payload) => self.read(*back, *payload).await,
             _ => self.queues().await,
@@ -45,17 +46,21 @@ impl<C: Connection> Pair<'_, C> {
     }
 
     /// Lists jobs to the end, page by page.
-    async fn list(&mut self, state: u8, named: bool, examined: u8, most: u8) {
+    async fn list(&mut self, state: u8, label: Label, examined: u8, most: u8) {
         let state = JobState::ALL.get(usize::from(state)).copied();
         let name = self.name();
         // What has ended is examined across namespaces.
         let recent = matches!(state, Some(JobState::Completed | JobState::Cancelled));
         let examined = if recent { 100_000 } else { i64::from(examined) };
+        let of_label = |of, text: &str| if of == label { text } else { "" }.to_owned();
         let of = |after: Option<JobPlace>| {
             [ListJobs {
                 name: name.clone(),
                 state,
-                job: if named { "job 1" } else { "" }.to_owned(),
+                job: of_label(Label::Name, "job 1"),
+                group: of_label(Label::Group, "g1"),
+                tag: of_label(Label::Tag, "even"),
+                created: (0, i64::MAX / 1_000),
                 after,
                 examined,
                 most: i64::from(most),

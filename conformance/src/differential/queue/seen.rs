@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockapi::admin::JobEdit;
 use lockapi::queue::Priority;
-use lockapi::suite::admin::{CancelJob, EditJob, ListRunning};
+use lockapi::suite::admin::{CancelJobs, EditJobs, ListRunning};
 use lockapi::suite::queue::{
     CountJobs, CountRunning, DeadLetterRow, ReadDeadLetters, ReadUnhandled, RunningPart,
     UnhandledRow,
@@ -43,12 +43,13 @@ impl<C: Connection> Pair<'_, C> {
     }
 
     /// Cancels a job as an operator.
-    pub(super) async fn cancel_one(&mut self, back: u8) {
+    pub(super) async fn cancel_one(&mut self, back: u8, running: bool) {
         let (real, model) = self.job(back);
         let of = |id| {
-            [CancelJob {
+            [CancelJobs {
                 name: self.name(),
-                id,
+                ids: vec![id, -1],
+                running,
                 reason: "a mistake".to_owned(),
             }]
         };
@@ -84,9 +85,9 @@ impl<C: Connection> Pair<'_, C> {
             if payload {
                 edit = edit.payload("[\"edited\", 1]");
             }
-            [EditJob {
+            [EditJobs {
                 name: self.name(),
-                id,
+                ids: vec![id, -1],
                 edit,
                 topic: 0,
                 reason: "a mistake".to_owned(),

@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use lockapi::admin::{
     AuditEntry, Contention, Filter, FoundQueue, HeldLease, HeldLock, Inspector, JobDetails,
-    JobEdit, JobFilter, JobPage, LimitLevel, Operator, Priority, PriorityScope, RunningJob,
-    TerminatedSession, Waiter, WorkerNumber,
+    JobEdit, JobFilter, JobPage, LimitLevel, MatchedJobs, Operator, Priority, PriorityScope,
+    RunningJob, TerminatedSession, Waiter, WorkerNumber,
 };
 use lockapi::blocking;
 use lockapi::{Key, Result};
@@ -106,6 +106,23 @@ impl Operator for Blocking<blocking::Operator> {
     async fn edit_job(&self, queue: &str, id: i64, edit: JobEdit, reason: &str) -> Result<bool> {
         let (queue, reason) = (queue.to_owned(), reason.to_owned());
         self.with(move |inner| inner.edit_job(&queue, id, edit, &reason))
+            .await
+    }
+
+    async fn cancel_jobs(&self, filter: &JobFilter, reason: &str) -> Result<MatchedJobs> {
+        let (filter, reason) = (filter.clone(), reason.to_owned());
+        self.with(move |inner| inner.cancel_jobs(&filter, &reason))
+            .await
+    }
+
+    async fn edit_jobs(
+        &self,
+        filter: &JobFilter,
+        edit: JobEdit,
+        reason: &str,
+    ) -> Result<MatchedJobs> {
+        let (filter, reason) = (filter.clone(), reason.to_owned());
+        self.with(move |inner| inner.edit_jobs(&filter, edit, &reason))
             .await
     }
 

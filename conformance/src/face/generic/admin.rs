@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use lockapi::admin::{
     AuditEntry, Contention, Filter, FoundQueue, HeldLease, HeldLock, Inspector, JobDetails,
-    JobEdit, JobFilter, JobPage, LimitLevel, Operator, Priority, PriorityScope, RunningJob,
-    TerminatedSession, Waiter, WorkerNumber,
+    JobEdit, JobFilter, JobPage, LimitLevel, MatchedJobs, Operator, Priority, PriorityScope,
+    RunningJob, TerminatedSession, Waiter, WorkerNumber,
 };
 use lockapi::{Key, Result};
 
@@ -81,6 +81,19 @@ impl<O: Operator + ?Sized> Operator for Through<O> {
 
     async fn edit_job(&self, queue: &str, id: i64, edit: JobEdit, reason: &str) -> Result<bool> {
         self.0.edit_job(queue, id, edit, reason).await
+    }
+
+    async fn cancel_jobs(&self, filter: &JobFilter, reason: &str) -> Result<MatchedJobs> {
+        self.0.cancel_jobs(filter, reason).await
+    }
+
+    async fn edit_jobs(
+        &self,
+        filter: &JobFilter,
+        edit: JobEdit,
+        reason: &str,
+    ) -> Result<MatchedJobs> {
+        self.0.edit_jobs(filter, edit, reason).await
     }
 
     async fn record(&self, action: &str, target: &str, reason: &str) -> Result<()> {

@@ -141,7 +141,12 @@ fn a_place_is_left_by_a_job_that_is_put_off() {
     // One that is parked, while it is admitted.
     let parked = [&push(&["a"])];
     for edit in [put_off(), edit()] {
-        let schedule = Schedule::new(&parked, &admit(), &edit, Meets::Skips("Locked"));
+        let schedule = Schedule::new(
+            &parked,
+            &admit(),
+            &edit,
+            Meets::Skips("edited 0 locked 1 used up None"),
+        );
         schedule.then(&claim(5)).run();
         let schedule = Schedule::new(&parked, &edit, &admit(), NONE);
         schedule.then(&admit()).then(&claim(5)).run();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lockapi::admin::JobEdit;
 use lockapi::queue::{Headers, Outcome, Priority, Ticket};
-use lockapi::suite::admin::{CancelJob, EditJob};
+use lockapi::suite::admin::{CancelJobs, EditJobs};
 use lockapi::suite::queue::{
     Ack, Cancel, CompleteAndClaim, CountJobs, DELETED, Discard, FOR_EVER, Name, NewJob, Purge,
     Push, ReadDeliveryState, Redrive, SetNamePaused, SetPaused, Settle, Take,
@@ -191,13 +191,16 @@ pub(super) fn cancel(names: &'static [&'static str]) -> Step {
 
 pub(super) fn cancel_as_operator() -> Step {
     let batch = |side: &Side| {
-        vec![CancelJob {
+        vec![CancelJobs {
             name: name(side),
-            id: side.given("job a"),
+            ids: vec![side.given("job a")],
+            running: true,
             reason: "a mistake".to_owned(),
         }]
     };
-    step(batch, |_, cancelled| format!("{cancelled:?}"))
+    step(batch, |_, cancelled| {
+        format!("cancelled {} locked {}", cancelled.jobs, cancelled.locked)
+    })
 }
 
 /// By the number of a job that is in another queue, or in the queue of another namespace.
@@ -210,13 +213,16 @@ pub(super) fn cancel_elsewhere(namespace: bool) -> Step {
             &mut name.queue
         };
         other.push_str(" too");
-        vec![CancelJob {
+        vec![CancelJobs {
             name,
-            id: side.given("job a"),
+            ids: vec![side.given("job a")],
+            running: true,
             reason: "a mistake".to_owned(),
         }]
     };
-    step(batch, |_, cancelled| format!("{cancelled:?}"))
+    step(batch, |_, cancelled| {
+        format!("cancelled {} locked {}", cancelled.jobs, cancelled.locked)
+    })
 }
 
 /// Makes the job `a` due now, with another priority and another payload.
@@ -226,15 +232,21 @@ pub(super) fn edit() -> Step {
 
 pub(super) fn edit_by(edit: JobEdit) -> Step {
     let batch = move |side: &Side| {
-        vec![EditJob {
+        vec![EditJobs {
             name: name(side),
-            id: side.given("job a"),
+            ids: vec![side.given("job a")],
             edit: edit.clone(),
             topic: 1,
             reason: "a mistake".to_owned(),
         }]
     };
-    step(batch, |_, edited| format!("{edited:?}"))
+    step(batch, |_, edited| {
+        let (jobs, locked) = (edited.jobs, edited.locked);
+        format!(
+            "edited {jobs} locked {locked} used up {:?}",
+            edited.attempts
+        )
+    })
 }
 
 /// By the number of a job that is in another queue, or in the queue of another namespace.
@@ -247,15 +259,21 @@ pub(super) fn edit_elsewhere(namespace: bool) -> Step {
             &mut name.queue
         };
         other.push_str(" too");
-        vec![EditJob {
+        vec![EditJobs {
             name,
-            id: side.given("job a"),
+            ids: vec![side.given("job a")],
             edit: JobEdit::new().payload("2"),
             topic: 1,
             reason: "a mistake".to_owned(),
         }]
     };
-    step(batch, |_, edited| format!("{edited:?}"))
+    step(batch, |_, edited| {
+        let (jobs, locked) = (edited.jobs, edited.locked);
+        format!(
+            "edited {jobs} locked {locked} used up {:?}",
+            edited.attempts
+        )
+    })
 }
 
 pub(super) fn purge() -> Step {
@@ -359,8 +377,8 @@ fn a_waiting_job_that_another_has_is_skipped() {
         (claim(2), "done [], picked 0:"),
         (take(2), "took []"),
         (cancel(&["a"]), "cancelled [] locked [\"job a\"]"),
-        (cancel_as_operator(), "None"),
-        (edit(), "Locked"),
+        (cancel_as_operator(), "cancelled 0 locked 1"),
+        (edit(), "edited 0 locked 1 used up None"),
         (purge(), "purged 0"),
         (push_key("b", Key::Replace), "None"),
     ];
@@ -436,8 +454,8 @@ fn a_delivery_whose_row_is_locked_is_left_alone() {
         (settle(&["a"], extend()), "Locked"),
         (settle(&["a"], Outcome::Ack), "Locked"),
         (cancel(&["a"]), "cancelled [] locked [\"job a\"]"),
-        (cancel_as_operator(), "None"),
-        (edit(), "Locked"),
+        (cancel_as_operator(), "cancelled 0 locked 1"),
+        (edit(), "edited 0 locked 1 used up None"),
         (claim(1), "done [], picked 0:"),
     ];
     for first in at_a_delivery() {

@@ -2,7 +2,7 @@
 
 use lockapi::driver::Statement;
 use lockapi::suite::admin::{
-    CancelJob, EditJob, ForceRelease, ListJobs, ListLimits, ListQueues, ListRunning,
+    CancelJobs, EditJobs, ForceRelease, ListJobs, ListLimits, ListQueues, ListRunning,
     ListSchedulers, ListWorkers, Note, ReadJob, Record,
 };
 use lockapi::suite::driver::Operation;
@@ -217,31 +217,34 @@ fn scenarios_of_queues() -> Vec<Scenario> {
 
 fn scenarios_of_operators() -> Vec<Scenario> {
     vec![
-        engine(CancelJob::STATEMENT, "'{ns}', 'work', {id}, 'why'"),
         engine(
-            EditJob::STATEMENT,
-            "'{ns}', 'work', {id}, 'why', 0, 1, 30, '2', '{1}', 'due now'",
+            CancelJobs::STATEMENT,
+            "'{ns}', 'work', '{{id}}', 'why', true",
+        ),
+        engine(
+            EditJobs::STATEMENT,
+            "'{ns}', 'work', '{{id}}', 'why', 0, 1, 30, '2', '{1}', 'due now'",
         ),
         engine(ListRunning::STATEMENT, "'{ns}', 'work', 10"),
         engine(
             ListJobs::STATEMENT,
-            "'{ns}', 'work', 'ready', 'due', '{0,1,2,3}', '{0,0,0,0}', '{0,0,0,0}', 0, 20, 10",
+            "'{ns}', 'work', 'ready', 'due', '{0,1,2,3}', '{0,0,0,0}', '{0,0,0,0}', 0, 20, 10, '', '', 0, 9223372036854775",
         ),
         engine(
             ListJobs::STATEMENT,
-            "'{ns}', 'work', '', '', '{0,1,2,3}', '{0,0,0,0}', '{0,0,0,0}', 0, 20, 10",
+            "'{ns}', 'work', '', '', '{0,1,2,3}', '{0,0,0,0}', '{0,0,0,0}', 0, 20, 10, '', '', 0, 9223372036854775",
         ),
         engine(
             ListJobs::STATEMENT,
-            "'{ns}', 'work', 'delayed', '', '{2,3}', '{1,0}', '{1,0}', 0, 20, 10",
+            "'{ns}', 'work', 'delayed', '', '{2,3}', '{1,0}', '{1,0}', 0, 20, 10, '', '', 0, 9223372036854775",
         ),
         engine(
             ListJobs::STATEMENT,
-            "'{ns}', 'work', 'failed', '', '{}', '{}', '{}', 9223372036854775807, 20, 10",
+            "'{ns}', 'work', 'failed', '', '{}', '{}', '{}', 9223372036854775807, 20, 10, 'g', 't', 0, 9223372036854775",
         ),
         engine(
             ListJobs::STATEMENT,
-            "'{ns}', 'work', 'completed', '', '{}', '{}', '{}', 9223372036854775807, 20, 10",
+            "'{ns}', 'work', 'completed', '', '{}', '{}', '{}', 9223372036854775807, 20, 10, 'g', 't', 0, 9223372036854775",
         ),
         engine(ReadJob::STATEMENT, "'{ns}', {id}, true, 100"),
         engine(ListQueues::STATEMENT, "'{ns}', '{ns}', '', 10"),

@@ -1,4 +1,6 @@
-//! Changing a job that waits; a batch of one.
+//! Changing jobs that wait; a batch of one.
+
+use std::collections::BTreeSet;
 
 use crate::admin::JobEdit;
 use crate::driver::columns::maybe_int;
@@ -7,13 +9,13 @@ use crate::error::Failure;
 use crate::memory::ModelState;
 use crate::queue::{Name, Priority};
 
-/// Changes a job that waits.
+/// Changes jobs that wait.
 #[derive(Clone, Debug)]
-pub struct EditJob {
+pub struct EditJobs {
     /// The queue.
     pub name: Name,
-    /// The number of the job.
-    pub id: i64,
+    /// The numbers of the jobs.
+    pub ids: Vec<i64>,
     /// What is changed, as it was checked.
     pub edit: JobEdit,
     /// The topic to notify.
@@ -22,29 +24,29 @@ pub struct EditJob {
     pub reason: String,
 }
 
-/// The answer to an [`EditJob`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Edited {
-    /// It is changed.
-    Done,
-    /// It does not wait.
-    Left,
-    /// Somebody has its row locked.
-    Locked,
-    /// It has been delivered so often, at least as often as it was to be allowed.
-    UsedUp(i64),
+/// The answer to an [`EditJobs`]; jobs that do not wait are not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Edited {
+    /// How many are changed.
+    pub jobs: i64,
+    /// How many a claim, an admission or a transaction has locked.
+    pub locked: i64,
+    /// How many have been delivered at least as often as was to be allowed.
+    pub used_up: i64,
+    /// The most deliveries of one of these.
+    pub attempts: Option<i64>,
 }
 
-impl Operation for EditJob {
+impl Operation for EditJobs {
     type Output = Edited;
 
     const STATEMENT: Statement = Statement {
-        name: "admin.edit_job",
-        sql: include_str!("edit_job.sql"),
+        name: "admin.edit_jobs",
+        sql: include_str!("edit_jobs.sql"),
         params: &[
             Type::Text,
             Type::Text,
-            Type::Int,
+            Type::Ints,
             Type::Text,
             Type::Int,
             Type::Int,
@@ -53,7 +55,14 @@ impl Operation for EditJob {
             Type::Ints,
             Type::Text,
         ],
-        columns: &[Type::Int, Type::Int, Type::Int],
+        columns: &[
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Bool,
+        ],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -63,7 +72,7 @@ impl Operation for EditJob {
             vec![
                 Value::Text(one.name.namespace.clone()),
                 Value::Text(one.name.queue.clone()),
-                Value::Int(one.id),
+                Value::Ints(one.ids.clone()),
                 Value::Text(one.reason.clone()),
                 Value::Int(edit.at.unwrap_or(-1)),
                 Value::Int(priority),
@@ -78,14 +87,12 @@ impl Operation for EditJob {
 
     fn decode(_: &[Self], rows: Rows) -> Result<Vec<Edited>, Failure> {
         let read = |mut row: Row| {
-            let (edited, attempt) = (row.int(0)?, row.maybe_int(1)?);
-            match (edited, attempt) {
-                (0, _) => Ok(Edited::Done),
-                (1, _) => Ok(Edited::Left),
-                (2, _) => Ok(Edited::Locked),
-                (3, Some(attempt)) => Ok(Edited::UsedUp(attempt)),
-                _ => Err(Failure::corrupt(format!("an edit answered {edited}"))),
-            }
+            Ok(Edited {
+                jobs: row.int(0)?,
+                locked: row.int(1)?,
+                used_up: row.int(2)?,
+                attempts: row.maybe_int(3)?,
+            })
         };
         rows.into_iter().map(read).collect()
     }
@@ -93,24 +100,50 @@ impl Operation for EditJob {
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         let now = model.now;
-        let kind = model.jobs.kind(one.id).map(str::to_owned);
-        let edited = model.jobs.edit(now, one);
-        if let (Edited::Done, Some(kind)) = (edited, kind) {
-            let (queue, changes) = (&one.name.queue, one.edit.changes());
-            let target = format!("{} ({kind}) of {queue}: {changes}", one.id);
-            let namespace = &one.name.namespace;
-            model
-                .notes
-                .log(now, namespace, "edit job", target, &one.reason);
+        let wanted: BTreeSet<i64> = one.ids.iter().copied().collect();
+        let mut edited = Edited::default();
+        for id in wanted {
+            let kind = model.jobs.kind(&one.name, id).map(str::to_owned);
+            match model.jobs.edit(now, one, id) {
+                Edit::Left => {}
+                Edit::UsedUp(attempt) => {
+                    edited.used_up += 1;
+                    edited.attempts = edited.attempts.max(Some(attempt));
+                }
+                Edit::Done => {
+                    edited.jobs += 1;
+                    let (queue, changes) = (&one.name.queue, one.edit.changes());
+                    let target =
+                        format!("{id} ({}) of {queue}: {changes}", kind.unwrap_or_default());
+                    let namespace = &one.name.namespace;
+                    model
+                        .notes
+                        .log(now, namespace, "edit job", target, &one.reason);
+                }
+            }
+        }
+        if edited.jobs > 0 {
             model.notify([one.topic]);
         }
-        let (edited, attempt) = match edited {
-            Edited::Done => (0, None),
-            Edited::Left => (1, None),
-            Edited::Locked => (2, None),
-            Edited::UsedUp(attempt) => (3, Some(attempt)),
-        };
-        let row = vec![Value::Int(edited), maybe_int(attempt), Value::Int(0)];
+        let row = vec![
+            Value::Int(edited.jobs),
+            Value::Int(0),
+            Value::Int(edited.used_up),
+            maybe_int(edited.attempts),
+            Value::Int(i64::from(edited.jobs > 0)),
+            Value::Null(Type::Bool),
+        ];
         Some(vec![Row(row)])
     }
+}
+
+/// What became of one of the jobs, in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Edit {
+    /// It is changed.
+    Done,
+    /// It does not wait.
+    Left,
+    /// It has been delivered so often.
+    UsedUp(i64),
 }

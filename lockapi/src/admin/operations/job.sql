@@ -18,7 +18,8 @@ SELECT j.id, j.queue, CASE WHEN j.lease_until > pg_catalog.clock_timestamp() THE
        (extract(epoch FROM j.expires_at) * 1000000)::int8 AS expires_at,
        j.worker, j.error, j.unique_key, j.task, j.errors::text AS errors, j.size::int8 AS size,
        CASE WHEN $3::bool THEN pg_catalog.left(j.payload::text, $4::int8::int4) END AS payload,
-       CASE WHEN $3::bool THEN j.headers::text END AS headers, p.millionths, p.note, p.reported_at, NULL::text AS result
+       CASE WHEN $3::bool THEN j.headers::text END AS headers, p.millionths, p.note, p.reported_at, NULL::text AS result,
+       j.group_key, j.headers ->> 'tags' AS tags
   FROM lockapi.job AS j
   LEFT JOIN LATERAL (
        SELECT (p.fraction * 1000000)::int8 AS millionths, p.note, (extract(epoch FROM p.reported_at) * 1000000)::int8 AS reported_at
@@ -34,7 +35,8 @@ SELECT a.id, a.queue, a.status, a.name, a.priority::int8, a.attempt::int8, a.max
        pg_catalog.octet_length(a.payload::text)::int8,
        CASE WHEN $3::bool THEN pg_catalog.left(a.payload::text, $4::int8::int4) END,
        CASE WHEN $3::bool THEN a.headers::text END, p.millionths, p.note, p.reported_at,
-       CASE WHEN $3::bool THEN pg_catalog.left(r.result::text, $4::int8::int4) END
+       CASE WHEN $3::bool THEN pg_catalog.left(r.result::text, $4::int8::int4) END,
+       a.group_key, a.headers ->> 'tags'
   FROM lockapi.job_archive AS a
   LEFT JOIN LATERAL (
        SELECT (p.fraction * 1000000)::int8 AS millionths, p.note, (extract(epoch FROM p.reported_at) * 1000000)::int8 AS reported_at

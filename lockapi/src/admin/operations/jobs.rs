@@ -19,6 +19,12 @@ pub struct ListJobs {
     pub state: Option<JobState>,
     /// Of this name; empty is any.
     pub job: String,
+    /// Of this group; empty is any.
+    pub group: String,
+    /// With this tag; empty is any.
+    pub tag: String,
+    /// Pushed from the first time on and before the second, in microseconds since 1970.
+    pub created: (i64, i64),
     /// Those after this place.
     pub after: Option<JobPlace>,
     /// How many are examined at most.
@@ -69,6 +75,9 @@ impl ListJobs {
             },
             state: filter.state,
             job: filter.name.clone(),
+            group: filter.group.clone(),
+            tag: filter.tag.clone(),
+            created: filter.created,
             after: filter.after,
             examined: EXAMINED,
             most: i64::try_from(filter.limit).unwrap_or(i64::MAX),
@@ -109,6 +118,11 @@ fn progress(row: &mut Row, at: usize) -> Result<Option<Progress>, Failure> {
     Ok(Some(progress))
 }
 
+fn tags(column: Option<&str>) -> Vec<String> {
+    let tags = column.map(Headers::tags_of).into_iter().flatten();
+    tags.map(str::to_owned).collect()
+}
+
 /// The job of a row of [`ListJobs`], of which these columns are taken already.
 fn listed(row: &mut Row, priority: i64, at: i64) -> Result<ListedJob, Failure> {
     // A job that is parked is due then, and has the place that it was given in the meantime.
@@ -128,6 +142,8 @@ fn listed(row: &mut Row, priority: i64, at: i64) -> Result<ListedJob, Failure> {
         worker: row.maybe_text(10)?,
         error: row.maybe_text(11)?,
         progress: progress(row, 15)?,
+        group: row.maybe_text(18)?,
+        tags: tags(row.maybe_text(19)?.as_deref()),
     })
 }
 
@@ -146,6 +162,10 @@ impl Operation for ListJobs {
             Type::Ints,
             Type::Ints,
             Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Text,
+            Type::Text,
             Type::Int,
             Type::Int,
         ],
@@ -168,6 +188,8 @@ impl Operation for ListJobs {
             Type::Int,
             Type::Text,
             Type::Int,
+            Type::Text,
+            Type::Text,
         ],
     };
 
@@ -187,6 +209,10 @@ impl Operation for ListJobs {
             Value::Int(one.below()),
             Value::Int(one.examined),
             Value::Int(one.most),
+            Value::Text(one.group.clone()),
+            Value::Text(one.tag.clone()),
+            Value::Int(one.created.0),
+            Value::Int(one.created.1),
         ]
     }
 
@@ -247,6 +273,8 @@ impl Operation for ReadJob {
             Type::Text,
             Type::Int,
             Type::Text,
+            Type::Text,
+            Type::Text,
         ],
     };
 
@@ -282,6 +310,8 @@ impl Operation for ReadJob {
                     worker: row.maybe_text(13)?,
                     error: row.maybe_text(14)?,
                     progress: progress(&mut row, 21)?,
+                    group: row.maybe_text(25)?,
+                    tags: tags(row.maybe_text(26)?.as_deref()),
                 },
                 expires_at: row.maybe_int(12)?.map(since_epoch),
                 unique_key: row.maybe_text(15)?,

@@ -7,11 +7,14 @@ mod levels;
 mod note;
 mod operate;
 
-pub use edit::{EditJob, Edited};
+pub(crate) use edit::Edit;
+pub use edit::{EditJobs, Edited};
 pub use inspect::{ListAudit, ListLeases, ListLocks, ListRunning, ListWaits};
 pub use jobs::{ListJobs, ListQueues, ListSchedulers, ReadJob};
 pub use levels::{ListLimits, ListWorkers};
 pub use note::{Note, NotedLock, SweepNotes};
 #[cfg(feature = "suite")]
+pub use operate::Cancelled;
+#[cfg(feature = "suite")]
 pub use operate::LockHolder;
-pub use operate::{Blocker, CancelJob, ForceRelease, Record, Terminate, Unblock};
+pub use operate::{Blocker, CancelJobs, ForceRelease, Record, Terminate, Unblock};

@@ -1,5 +1,7 @@
 //! Taking locks, leases and jobs from others; batches of one.
 
+use std::collections::BTreeSet;
+
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::key::LockId;
@@ -45,15 +47,26 @@ pub struct LockHolder {
     pub ended: bool,
 }
 
-/// Cancels a job.
+/// Cancels jobs of a queue.
 #[derive(Clone, Debug)]
-pub struct CancelJob {
+pub struct CancelJobs {
     /// The queue.
     pub name: Name,
-    /// The number of the job.
-    pub id: i64,
+    /// The numbers of the jobs.
+    pub ids: Vec<i64>,
+    /// Whether those that run are cancelled, too.
+    pub running: bool,
     /// Why.
     pub reason: String,
+}
+
+/// The answer to a [`CancelJobs`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cancelled {
+    /// How many were cancelled.
+    pub jobs: i64,
+    /// How many a transaction has locked.
+    pub locked: i64,
 }
 
 /// Records an act that is done by other means.
@@ -217,15 +230,14 @@ impl Operation for Terminate {
     }
 }
 
-impl Operation for CancelJob {
-    /// Whether it was there; `None` when a transaction has it locked.
-    type Output = Option<bool>;
+impl Operation for CancelJobs {
+    type Output = Cancelled;
 
     const STATEMENT: Statement = Statement {
-        name: "admin.cancel_job",
-        sql: include_str!("cancel_job.sql"),
-        params: &[Type::Text, Type::Text, Type::Int, Type::Text],
-        columns: &[Type::Bool],
+        name: "admin.cancel_jobs",
+        sql: include_str!("cancel_jobs.sql"),
+        params: &[Type::Text, Type::Text, Type::Ints, Type::Text, Type::Bool],
+        columns: &[Type::Int, Type::Int, Type::Bool],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -233,35 +245,53 @@ impl Operation for CancelJob {
             vec![
                 Value::Text(one.name.namespace.clone()),
                 Value::Text(one.name.queue.clone()),
-                Value::Int(one.id),
+                Value::Ints(one.ids.clone()),
                 Value::Text(one.reason.clone()),
+                Value::Bool(one.running),
             ]
         };
         batch.first().map(of).unwrap_or_default()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Option<bool>>, Failure> {
-        rows.into_iter().map(|mut row| row.maybe_bool(0)).collect()
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Cancelled>, Failure> {
+        let read = |mut row: Row| {
+            Ok(Cancelled {
+                jobs: row.int(0)?,
+                locked: row.int(1)?,
+            })
+        };
+        rows.into_iter().map(read).collect()
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let cancel = queue::Cancel {
-            keep: 7 * 24 * 3600 * 1_000_000,
-            name: one.name.clone(),
-            ids: vec![one.id],
-        };
         let now = model.now;
-        let kind = model.jobs.kind(one.id).map(str::to_owned);
-        let cancelled = !model.jobs.cancel(now, &cancel).is_empty();
-        if let Some(kind) = kind.filter(|_| cancelled) {
-            model.jobs.blame(one.id, &one.reason);
-            let target = format!("{} ({kind}) of {}", one.id, one.name.queue);
+        let wanted: BTreeSet<i64> = one.ids.iter().copied().collect();
+        let mut jobs = 0;
+        for id in wanted {
+            let Some(kind) = model.jobs.kind(&one.name, id).map(str::to_owned) else {
+                continue;
+            };
+            if !one.running && model.jobs.runs(now, id) {
+                continue;
+            }
+            let cancel = queue::Cancel {
+                keep: 7 * 24 * 3600 * 1_000_000,
+                name: one.name.clone(),
+                ids: vec![id],
+            };
+            if model.jobs.cancel(now, &cancel).is_empty() {
+                continue;
+            }
+            jobs += 1;
+            model.jobs.blame(id, &one.reason);
+            let target = format!("{id} ({kind}) of {}", one.name.queue);
             model
                 .notes
                 .log(now, &one.name.namespace, "cancel job", target, &one.reason);
         }
-        Some(vec![Row(vec![Value::Bool(cancelled)])])
+        let row = vec![Value::Int(jobs), Value::Int(0), Value::Null(Type::Bool)];
+        Some(vec![Row(row)])
     }
 }
 

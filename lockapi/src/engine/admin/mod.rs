@@ -1,5 +1,6 @@
 //! [`Inspector`] and [`Operator`] over the connection of jobs.
 
+mod jobs;
 mod notes;
 mod priority;
 
@@ -13,16 +14,15 @@ pub(super) use notes::{Names, NoteRecorder};
 use super::Core;
 use super::batcher::{ALONE, Queued};
 use crate::admin::{
-    AuditEntry, CancelJob, Contention, EditJob, Edited, Filter, ForceRelease, FoundQueue,
-    HeldLease, HeldLock, Inspector, JobDetails, JobEdit, JobFilter, JobPage, LimitLevel, ListAudit,
-    ListJobs, ListLeases, ListLimits, ListLocks, ListQueues, ListRunning, ListSchedulers,
-    ListWaits, ListWorkers, Operator, Priority, PriorityScope, ReadJob, Record, RunningJob,
+    AuditEntry, CancelJobs, Contention, EditJobs, Filter, ForceRelease, FoundQueue, HeldLease,
+    HeldLock, Inspector, JobDetails, JobEdit, JobFilter, JobPage, LimitLevel, ListAudit, ListJobs,
+    ListLeases, ListLimits, ListLocks, ListQueues, ListRunning, ListSchedulers, ListWaits,
+    ListWorkers, MatchedJobs, Operator, Priority, PriorityScope, ReadJob, Record, RunningJob,
     Terminate, TerminatedSession, Unblock, Waiter, WorkerNumber, check_act, check_page,
     check_reason,
 };
-use crate::error::{Error, ErrorKind, LOCKED, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Key, check_name};
-use crate::queue::{Name, topic};
 
 /// Declares how operations are batched: each in a statement of its own.
 macro_rules! queued {
@@ -42,8 +42,8 @@ queued! {
     Unblock "prioritize" false;
     ForceRelease "release_lease" false;
     Terminate "terminate_holder" false;
-    CancelJob "cancel_job" false;
-    EditJob "edit_job" false;
+    CancelJobs "cancel_job" false;
+    EditJobs "edit_job" false;
     Record "record" false;
     ListLocks "locks" true;
     ListWaits "waiters" true;
@@ -268,59 +268,24 @@ impl Operator for Admin {
     }
 
     async fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool> {
-        const OPERATION: &str = "cancel_job";
-        let checked = check_name("queue", queue, 1).and_then(|()| check_reason(reason));
-        checked.map_err(|error| error.during(OPERATION).on(queue))?;
-        let cancel = CancelJob {
-            name: Name {
-                namespace: self.0.namespace.to_string(),
-                queue: queue.to_owned(),
-            },
-            id,
-            reason: reason.to_owned(),
-        };
-        let cancelled = self.0.jobs.call(cancel).await;
-        cancelled.map_err(|error| error.on(queue))?.ok_or_else(|| {
-            let message = format!("job {id} is {LOCKED}");
-            Error::new(ErrorKind::Unavailable, OPERATION, message).on(queue)
-        })
+        self.cancel_one(queue, id, reason).await
     }
 
     async fn edit_job(&self, queue: &str, id: i64, edit: JobEdit, reason: &str) -> Result<bool> {
-        const OPERATION: &str = "edit_job";
-        let refused = |kind, message: String| Err(Error::new(kind, OPERATION, message).on(queue));
-        let checked = check_name("queue", queue, 1).and_then(|()| check_reason(reason));
-        let checked = checked.and_then(|()| edit.check());
-        checked.map_err(|error| error.during(OPERATION).on(queue))?;
-        let most = edit.max_attempts.unwrap_or_default();
-        let topic = topic(&self.0.namespace, queue);
-        let edit = EditJob {
-            name: Name {
-                namespace: self.0.namespace.to_string(),
-                queue: queue.to_owned(),
-            },
-            id,
-            edit,
-            topic,
-            reason: reason.to_owned(),
-        };
-        let edited = self.0.jobs.call(edit).await;
-        match edited.map_err(|error| error.on(queue))? {
-            Edited::Done => {
-                // Its next claim looks where the job is, and anew for when the next one is due.
-                self.0.queues.topic(topic).bump();
-                Ok(true)
-            }
-            Edited::Left => Ok(false),
-            Edited::Locked => refused(ErrorKind::Unavailable, format!("job {id} is {LOCKED}")),
-            Edited::UsedUp(attempts) => refused(
-                ErrorKind::Invalid,
-                format!(
-                    "max_attempts of {most} for job {id}, which has been delivered {attempts} times; allowed are {} to 1,000,000",
-                    attempts + 1
-                ),
-            ),
-        }
+        self.edit_one(queue, id, edit, reason).await
+    }
+
+    async fn cancel_jobs(&self, filter: &JobFilter, reason: &str) -> Result<MatchedJobs> {
+        self.cancel_matching(filter, reason).await
+    }
+
+    async fn edit_jobs(
+        &self,
+        filter: &JobFilter,
+        edit: JobEdit,
+        reason: &str,
+    ) -> Result<MatchedJobs> {
+        self.edit_matching(filter, edit, reason).await
     }
 
     async fn record(&self, action: &str, target: &str, reason: &str) -> Result<()> {

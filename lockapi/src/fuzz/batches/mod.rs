@@ -369,6 +369,9 @@ fn inspection() -> Vec<Decoder> {
             },
             state: None,
             job: text(),
+            group: text(),
+            tag: text(),
+            created: (0, i64::MAX),
             after: None,
             examined: 1,
             most: 1,
@@ -421,20 +424,21 @@ fn inspection() -> Vec<Decoder> {
             name: text(),
             reason: text(),
         }),
-        of(admin::CancelJob {
+        of(admin::CancelJobs {
             name: queue::Name {
                 namespace: text(),
                 queue: text(),
             },
-            id: 1,
+            ids: vec![1],
+            running: true,
             reason: text(),
         }),
-        of(admin::EditJob {
+        of(admin::EditJobs {
             name: queue::Name {
                 namespace: text(),
                 queue: text(),
             },
-            id: 1,
+            ids: vec![1],
             edit: JobEdit::new().now(),
             topic: 1,
             reason: text(),

@@ -1,24 +1,24 @@
 //! Changing a job that waits.
 
 use super::Jobs;
-use crate::admin::{EditJob, Edited};
+use crate::admin::{Edit, EditJobs};
 use crate::queue::Priority;
 
 impl Jobs {
-    pub(crate) fn edit(&mut self, now: i64, want: &EditJob) -> Edited {
-        let live = self.live.get(&want.id);
+    pub(crate) fn edit(&mut self, now: i64, want: &EditJobs, id: i64) -> Edit {
+        let live = self.live.get(&id);
         let waits = live.filter(|live| {
             live.queue == want.name && live.running.is_none() && !live.is_expired(now)
         });
         let Some(attempt) = waits.map(|live| live.attempt) else {
-            return Edited::Left;
+            return Edit::Left;
         };
         let most = want.edit.max_attempts.map(i64::from);
         if most.is_some_and(|most| most <= attempt) {
-            return Edited::UsedUp(attempt);
+            return Edit::UsedUp(attempt);
         }
-        let Some(mut live) = self.remove(want.id) else {
-            return Edited::Left;
+        let Some(mut live) = self.remove(id) else {
+            return Edit::Left;
         };
         let before = live.due_at.unwrap_or(live.run_at);
         let priority = want.edit.priority.map(Priority::number);
@@ -43,7 +43,7 @@ impl Jobs {
         if let Some(payload) = &want.edit.payload {
             live.job.payload.clone_from(payload);
         }
-        self.insert(want.id, live);
-        Edited::Done
+        self.insert(id, live);
+        Edit::Done
     }
 }

@@ -9,7 +9,7 @@ use super::{Ended, Jobs, LiveJob, Status};
 use crate::admin::{JobState, ListJobs, ListQueues, MAX_PAYLOAD_CHARS, ReadJob};
 use crate::driver::columns::{maybe_int, maybe_text};
 use crate::driver::{Row, Rows, Value};
-use crate::queue::Name;
+use crate::queue::{Name, TAGS};
 
 fn some(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
@@ -79,7 +79,26 @@ impl LiveJob {
             maybe_int(self.due_at.filter(|_| ended.is_none())),
         ];
         row.extend(progress(told));
+        row.extend(self.labels());
         Row(row)
+    }
+
+    /// The columns of its group and its tags.
+    fn labels(&self) -> [Value; 2] {
+        [
+            maybe_text(some(&self.job.group)),
+            maybe_text(self.job.headers.get(TAGS)),
+        ]
+    }
+
+    /// Whether it is one of those that are listed, whatever its state.
+    fn matches(&self, want: &ListJobs) -> bool {
+        let (from, before) = want.created;
+        self.queue == want.name
+            && (want.job.is_empty() || self.job.name == want.job)
+            && (want.group.is_empty() || self.job.group == want.group)
+            && (want.tag.is_empty() || self.job.headers.tags().any(|tag| tag == want.tag))
+            && (from..before).contains(&self.created_at)
     }
 
     fn details(
@@ -136,16 +155,15 @@ impl Jobs {
         let last = rows.last().map(|(id, live, ..)| (*id, *live));
         let most = usize::try_from(want.most).unwrap_or_default();
         let wanted = rows.into_iter().filter(|(_, live, state, _)| {
-            let of = live.queue == want.name && want.state.is_none_or(|it| it == *state);
-            of && (want.job.is_empty() || live.job.name == want.job)
+            live.matches(want) && want.state.is_none_or(|it| it == *state)
         });
         let mut listed: Rows = wanted
             .take(most)
             .map(|(id, live, state, ended)| live.listed(id, now, state, ended, self.told(id, live)))
             .collect();
         if let Some((id, live)) = last.filter(|_| full) {
-            let mut row = vec![maybe_int(None); 18];
-            for text in [1, 10, 11, 13, 16] {
+            let mut row = vec![maybe_int(None); 20];
+            for text in [1, 10, 11, 13, 16, 18, 19] {
                 row[text] = maybe_text(None);
             }
             row[2] = Value::Int(live.job.priority);
@@ -216,6 +234,7 @@ impl Jobs {
             let result = result.filter(|_| want.payload && ended.is_some());
             let result = result.map(|result| first(result.as_str(), MAX_PAYLOAD_CHARS));
             row.0.push(maybe_text(result.as_deref()));
+            row.0.extend(live.labels());
             row
         })
     }

@@ -289,9 +289,15 @@ impl Jobs {
             .min()
     }
 
-    /// What kind of job it is, as long as it waits or runs.
-    pub(crate) fn kind(&self, id: i64) -> Option<&str> {
-        self.live.get(&id).map(|live| live.job.name.as_str())
+    /// What kind of job of this queue it is, as long as it waits or runs.
+    pub(crate) fn kind(&self, queue: &Name, id: i64) -> Option<&str> {
+        let live = self.live.get(&id).filter(|live| live.queue == *queue);
+        live.map(|live| live.job.name.as_str())
+    }
+
+    /// Whether the job runs.
+    pub(crate) fn runs(&self, now: i64, id: i64) -> bool {
+        self.live.get(&id).is_some_and(|live| live.is_held(now))
     }
 
     /// The rows that tell which jobs run.

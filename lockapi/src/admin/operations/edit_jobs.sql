@@ -1,25 +1,25 @@
--- Changes the job $3 of the queue $2 of the namespace $1, if it waits, for the reason $4: due at $5, if that is not
+-- Changes those of the jobs $3 of the queue $2 of the namespace $1 that wait, for the reason $4: due at $5, if that is not
 -- negative, with the priority $6, if that is not negative, the maximum number of deliveries $7, if it is not 0, and the
 -- payload $8, if that is not empty.
 --
 -- Promises: what is due keeps its place, unless it gets another priority; otherwise it is due now or later, as one that is
 -- pushed, so claims that have gone on find it. One of a group that is due later is parked, and leaves its place in the
--- group. Its time to live begins when it is due. Returns 0 done; 1 left as it is, because it runs, has expired or is not there; 2
--- locked; 3 left as it is, because it has been delivered as often as $7; and how often it has been delivered. The
--- action is recorded in the audit log, with $10, and the listeners of the topics in $9 are notified, in the same
+-- group. Its time to live begins when it is due. Returns how many are changed, how many are locked, and how many are left as
+-- they are because they have been delivered as often as $7, with the most deliveries of these; all others run, have expired or are
+-- not there. The action is recorded in the audit log, for each job, with $10, and the listeners of the topics in $9 are notified, in the same
 -- transaction.
 -- Where nothing is found, it may have been done by a session that ended while its commit waited for a standby: the
 -- statement writes to the WAL, so that its commit waits for that too.
 -- Index: job_pkey; the collation keeps job_due from fitting.
 -- Race: of a claim and an edit, the one that locks the row first takes effect: whether it waits is read on the locked
--- row. A row that a claim, an admission or a transaction has locked is skipped.
+-- row. Rows that a claim, an admission or a transaction has locked are skipped and counted.
 WITH held AS MATERIALIZED (
     SELECT j.id, j.attempt, j.priority, coalesce(j.due_at, j.run_at) AS due,
            j.token IS NULL
                AND NOT (j.attempt = 0 AND coalesce(j.expires_at <= pg_catalog.clock_timestamp(), false)) AS waits,
            $7::int8 > 0 AND j.attempt >= $7::int8 AS used_up
       FROM lockapi.job AS j
-     WHERE j.id = $3::int8
+     WHERE j.id = ANY ($3::int8[])
        AND j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text
        FOR UPDATE OF j SKIP LOCKED
 ), wanted AS MATERIALIZED (
@@ -51,15 +51,17 @@ WITH held AS MATERIALIZED (
     INSERT INTO lockapi.audit (namespace, action, target, reason)
     SELECT $1::text, 'edit job', e.id || ' (' || e.name || ') of ' || e.queue || ': ' || $10::text, $4::text FROM edited AS e
 )
-SELECT CASE WHEN EXISTS (SELECT FROM edited AS e) THEN 0
-            WHEN EXISTS (SELECT FROM held AS h WHERE h.waits) THEN 3
-            WHEN EXISTS (SELECT FROM held AS h) THEN 1
-            WHEN EXISTS (SELECT FROM lockapi.job AS j
-                          WHERE j.id = $3::int8
-       AND j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text) THEN 2
-            WHEN (SELECT pg_catalog.pg_logical_emit_message(true, 'lockapi', '')) IS NULL THEN NULL
-            ELSE 1 END::int8 AS edited,
-       (SELECT h.attempt::int8 FROM held AS h) AS attempt,
+SELECT e.n AS edited, l.n AS locked, u.n AS used_up, u.attempt,
        (SELECT pg_catalog.count(pg_catalog.pg_notify('lockapi', t.topic::text))
-          FROM edited AS e
-         CROSS JOIN unnest($9::int8[]) AS t (topic)) AS told
+          FROM unnest($9::int8[]) AS t (topic)
+         WHERE e.n > 0) AS told,
+       CASE WHEN h.n = 0 AND l.n = 0 THEN pg_catalog.pg_logical_emit_message(true, 'lockapi', '') IS NULL END AS written
+  FROM (SELECT pg_catalog.count(*) AS n FROM edited) AS e
+ CROSS JOIN (SELECT pg_catalog.count(*) AS n FROM held) AS h
+ CROSS JOIN (SELECT pg_catalog.count(*) AS n, pg_catalog.max(o.attempt)::int8 AS attempt
+               FROM held AS o
+              WHERE o.waits AND o.used_up) AS u
+ CROSS JOIN (SELECT pg_catalog.count(*) AS n
+               FROM lockapi.job AS j
+              WHERE j.id = ANY ($3::int8[]) AND j.id <> ALL (ARRAY(SELECT o.id FROM held AS o))
+                AND j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text) AS l

@@ -1,17 +1,18 @@
--- Cancels the job $3 of the queue $2 of the namespace $1, waiting or running, for the reason $4.
+-- Cancels the jobs $3 of the queue $2 of the namespace $1 for the reason $4: those that wait, and if $5 those that run.
 --
--- Promises: a worker that runs the job loses its delivery; the archive has the job as cancelled, with the
--- reason. Returns true if the job existed. The action is recorded in the audit log, in the same transaction.
+-- Promises: a worker that runs a job loses its delivery; the archive has the job as cancelled, with the
+-- reason. Returns how many were cancelled. The action is recorded in the audit log, for each job, in the same transaction.
 -- Where nothing is found, it may have been done by a session that ended while its commit waited for a standby: the
 -- statement writes to the WAL, so that its commit waits for that too.
 -- Index: job_pkey; the collation keeps job_due from fitting.
--- Race: of a completion and a cancellation, the one that locks the row first takes effect. A row that a
--- transaction has locked is skipped, and NULL is returned.
+-- Race: of a completion and a cancellation, the one that locks the row first takes effect. Whether a job runs is read on
+-- the locked row. Rows that a transaction has locked are skipped and counted.
 WITH held AS MATERIALIZED (
     SELECT j.id
       FROM lockapi.job AS j
-     WHERE j.id = $3::int8
+     WHERE j.id = ANY ($3::int8[])
        AND j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text
+       AND ($5::bool OR coalesce(j.lease_until <= pg_catalog.clock_timestamp(), true))
        FOR UPDATE OF j SKIP LOCKED
 ), gone AS (
     DELETE FROM lockapi.job AS j
@@ -29,8 +30,11 @@ WITH held AS MATERIALIZED (
     INSERT INTO lockapi.audit (namespace, action, target, reason)
     SELECT $1::text, 'cancel job', g.id || ' (' || g.name || ') of ' || g.queue, $4::text FROM gone AS g
 )
-SELECT CASE WHEN EXISTS (SELECT FROM held AS h) THEN true
-            WHEN EXISTS (SELECT FROM lockapi.job AS j
-                          WHERE j.id = $3::int8
-       AND j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text) THEN NULL
-            ELSE (SELECT pg_catalog.pg_logical_emit_message(true, 'lockapi', '')) IS NULL END AS cancelled
+SELECT h.n AS cancelled, l.n AS locked,
+       CASE WHEN h.n = 0 AND l.n = 0 THEN pg_catalog.pg_logical_emit_message(true, 'lockapi', '') IS NULL END AS written
+  FROM (SELECT pg_catalog.count(*) AS n FROM held) AS h
+ CROSS JOIN (SELECT pg_catalog.count(*) AS n
+               FROM lockapi.job AS j
+              WHERE j.id = ANY ($3::int8[]) AND j.id <> ALL (ARRAY(SELECT o.id FROM held AS o))
+                AND j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text
+                AND ($5::bool OR coalesce(j.lease_until <= pg_catalog.clock_timestamp(), true))) AS l
