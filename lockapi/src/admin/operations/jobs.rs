@@ -75,6 +75,20 @@ impl ListJobs {
         }
     }
 
+    /// The same among fewer jobs, where most of them are probably on the page: of any name, in a state that has an
+    /// order of its own. Where many others are before them, that page is not full.
+    pub(crate) fn few(&self) -> Option<Self> {
+        let few = self.most.saturating_mul(2);
+        let mixed = matches!(
+            self.state,
+            Some(JobState::Running | JobState::Completed | JobState::Cancelled)
+        );
+        (self.job.is_empty() && !mixed && few < self.examined).then(|| Self {
+            examined: few,
+            ..self.clone()
+        })
+    }
+
     /// The priorities that are left to list, each with the time and the number after which.
     pub(crate) fn levels(&self) -> Vec<(i64, i64, i64)> {
         if self.state.is_some_and(JobState::has_ended) {
