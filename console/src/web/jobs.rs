@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use lockapi::admin::{JobDetails, JobFilter, JobState, ListedJob};
+use lockapi::admin::{JobDetails, JobFilter, JobState, ListedJob, PausedName};
 use lockapi::queue::Statistics;
 use lockapi::{Error, ErrorKind};
 use maud::{Markup, html};
@@ -32,6 +32,7 @@ pub(super) async fn queue(
     }
     let page = shared.watch.inspector().jobs(&filter).await?;
     let statistics = shared.watch.counted(name).await?;
+    let paused = paused_names(shared, name).await?;
     let now = SystemTime::now();
     let rows: Vec<Markup> = page
         .jobs
@@ -62,6 +63,7 @@ pub(super) async fn queue(
         }
         (state_of(shared, name, &statistics))
         (queue_actions(visit, name, kind, &statistics))
+        (names_of(visit, name, &paused))
         nav .tabs aria-label="States" {
             @for (of, count) in counts {
                 a href=(here(of, "")) aria-current=[(of == state).then_some("page")] {
@@ -102,6 +104,26 @@ fn state_of(shared: &Shared, name: &str, statistics: &Statistics) -> Markup {
     }
 }
 
+/// Names that are paused; none where the schema is from before there were any.
+async fn paused_names(shared: &Shared, queue: &str) -> Result<Vec<PausedName>, Error> {
+    match shared.watch.inspector().paused_names(queue, PAGE).await {
+        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Vec::new()),
+        read => read,
+    }
+}
+
+fn names_of(visit: &Visit, queue: &str, paused: &[PausedName]) -> Markup {
+    html! {
+        @for one in paused {
+            p .drain role="status" {
+                "The jobs " b { (text(&one.name)) } " are paused"
+                @if let Some(left) = one.resumes_in { " for " (spoken(left)) }
+                ". " (offer(visit, "resume-name", queue, &one.name, &format!("Resume {}", plain(&one.name))))
+            }
+        }
+    }
+}
+
 fn queue_actions(visit: &Visit, name: &str, kind: &str, statistics: &Statistics) -> Markup {
     html! {
         p .actions {
@@ -112,7 +134,6 @@ fn queue_actions(visit: &Visit, name: &str, kind: &str, statistics: &Statistics)
             }
             @if !kind.is_empty() {
                 (offer(visit, "pause-name", name, kind, &format!("Pause {}", plain(kind))))
-                (offer(visit, "resume-name", name, kind, &format!("Resume {}", plain(kind))))
             }
             @if statistics.dead.count > 0 {
                 (offer(visit, "redrive", name, "", "Retry dead letters"))

@@ -174,14 +174,20 @@ async fn one_name_of_jobs_is_paused_and_resumed() {
     let all = browser.get("/queue?name=mails").await;
     assert!(!all.body.contains("do=pause-name"), "no name is chosen");
     let screen = browser.get("/queue?name=mails&kind=digest").await;
-    for word in ["pause-name", "resume-name"] {
-        let offer = format!("/act?do={word}&amp;on=mails&amp;item=digest");
-        assert!(screen.body.contains(&offer), "{}", screen.body);
-    }
+    let offer = |word| format!("/act?do={word}&amp;on=mails&amp;item=digest");
+    assert!(screen.body.contains(&offer("pause-name")));
+    assert!(!screen.body.contains("resume-name"), "none is paused");
     let done = browser
         .act("pause-name", "mails", "digest", "it fails")
         .await;
     assert_eq!(done.status, StatusCode::OK, "{}", done.body);
+    let screen = browser.get("/queue?name=mails").await;
+    assert!(
+        screen.body.contains(&offer("resume-name")),
+        "{}",
+        screen.body
+    );
+    assert!(screen.body.contains("The jobs <b>digest</b> are paused"));
     let claimed = claim(&*backend, 2).await;
     assert_eq!(claimed.len(), 1);
     assert_eq!(claimed[0].name(), "send");
@@ -190,6 +196,8 @@ async fn one_name_of_jobs_is_paused_and_resumed() {
         .await;
     assert_eq!(done.status, StatusCode::OK, "{}", done.body);
     assert_eq!(claim(&*backend, 2).await.len(), 1);
+    let screen = browser.get("/queue?name=mails").await;
+    assert!(!screen.body.contains("are paused"), "{}", screen.body);
     let target = || "mails/digest".to_owned();
     assert_eq!(
         audit(&*backend).await,

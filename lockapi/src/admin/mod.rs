@@ -51,14 +51,14 @@ pub use filter::Filter;
 pub(crate) use jobs::{EXAMINED, check_page};
 pub use jobs::{
     FoundQueue, JobDetails, JobFilter, JobPage, JobPlace, JobState, ListedJob, MAX_PAGE,
-    MAX_PAYLOAD_CHARS,
+    MAX_PAYLOAD_CHARS, PausedName,
 };
 pub use levels::{LimitLevel, WorkerNumber};
 pub(crate) use model::Notes;
 pub(crate) use operations::{
     Blocker, CancelJob, EditJob, Edited, ForceRelease, ListAudit, ListJobs, ListLeases, ListLimits,
-    ListLocks, ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, Note, NotedLock,
-    ReadJob, Record, SweepNotes, Terminate, Unblock,
+    ListLocks, ListPausedNames, ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers,
+    Note, NotedLock, ReadJob, Record, SweepNotes, Terminate, Unblock,
 };
 pub(crate) use priority::Shared;
 pub use priority::{Priority, PriorityScope, Report, SignalOutcome, SignalledBlocker};
@@ -331,6 +331,10 @@ pub trait Inspector: Send + Sync + fmt::Debug {
     /// Schedulers of the namespace that have tasks, in the order of their names: at most `most` (up to
     /// [`MAX_PAGE`]) of those after `after`.
     async fn schedulers(&self, after: &str, most: usize) -> Result<Vec<String>>;
+
+    /// Names of jobs that are [paused](crate::Queue::set_name_paused) in a queue of the namespace, in their order: at
+    /// most `most` (up to [`MAX_PAGE`]).
+    async fn paused_names(&self, queue: &str, most: usize) -> Result<Vec<PausedName>>;
 
     /// Rate limits of the namespace in the order of their keys, at most `most` (up to [`MAX_PAGE`]) of
     /// those after `after`, among the first 5,000 of all namespaces.

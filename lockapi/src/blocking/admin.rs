@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::block_on;
 use crate::admin::{
     AuditEntry, Contention, Filter, FoundQueue, HeldLease, HeldLock, JobDetails, JobEdit,
-    JobFilter, JobPage, LimitLevel, Priority, PriorityScope, RunningJob, TerminatedSession, Waiter,
-    WorkerNumber,
+    JobFilter, JobPage, LimitLevel, PausedName, Priority, PriorityScope, RunningJob,
+    TerminatedSession, Waiter, WorkerNumber,
 };
 use crate::error::Result;
 use crate::key::Key;
@@ -104,6 +104,15 @@ impl Inspector {
     /// As for the async method.
     pub fn schedulers(&self, after: &str, most: usize) -> Result<Vec<String>> {
         block_on(self.0.schedulers(after, most))
+    }
+
+    /// Names of jobs that are paused in a queue; see
+    /// [`Inspector::paused_names`](crate::admin::Inspector::paused_names).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn paused_names(&self, queue: &str, most: usize) -> Result<Vec<PausedName>> {
+        block_on(self.0.paused_names(queue, most))
     }
 
     /// Rate limits in the order of their keys; see

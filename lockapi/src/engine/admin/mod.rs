@@ -13,12 +13,12 @@ pub(super) use notes::{Names, NoteRecorder};
 use super::Core;
 use super::batcher::{ALONE, Queued};
 use crate::admin::{
-    AuditEntry, CancelJob, Contention, EditJob, Edited, Filter, ForceRelease, FoundQueue,
+    AuditEntry, CancelJob, Contention, EXAMINED, EditJob, Edited, Filter, ForceRelease, FoundQueue,
     HeldLease, HeldLock, Inspector, JobDetails, JobEdit, JobFilter, JobPage, LimitLevel, ListAudit,
-    ListJobs, ListLeases, ListLimits, ListLocks, ListQueues, ListRunning, ListSchedulers,
-    ListWaits, ListWorkers, Operator, Priority, PriorityScope, ReadJob, Record, RunningJob,
-    Terminate, TerminatedSession, Unblock, Waiter, WorkerNumber, check_act, check_page,
-    check_reason,
+    ListJobs, ListLeases, ListLimits, ListLocks, ListPausedNames, ListQueues, ListRunning,
+    ListSchedulers, ListWaits, ListWorkers, Operator, PausedName, Priority, PriorityScope, ReadJob,
+    Record, RunningJob, Terminate, TerminatedSession, Unblock, Waiter, WorkerNumber, check_act,
+    check_page, check_reason,
 };
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::key::{Key, check_name};
@@ -54,6 +54,7 @@ queued! {
     ReadJob "job" true;
     ListQueues "queues" true;
     ListSchedulers "schedulers" true;
+    ListPausedNames "paused_names" true;
     ListLimits "limits" true;
     ListWorkers "worker_numbers" true;
 }
@@ -203,6 +204,21 @@ impl Inspector for Admin {
             namespace,
             after,
             most,
+        };
+        self.0.jobs.call(list).await
+    }
+
+    async fn paused_names(&self, queue: &str, most: usize) -> Result<Vec<PausedName>> {
+        let during = |error: Error| error.during("paused_names");
+        check_name("queue", queue, 1).map_err(during)?;
+        check_page(most).map_err(during)?;
+        let list = ListPausedNames {
+            name: Name {
+                namespace: self.0.namespace.to_string(),
+                queue: queue.to_owned(),
+            },
+            most: i64::try_from(most).unwrap_or(i64::MAX),
+            examined: EXAMINED,
         };
         self.0.jobs.call(list).await
     }
