@@ -22,7 +22,7 @@ const FRESH: Duration = Duration::from_secs(1);
 /// Who looks waits no longer than this.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Who looks waits no longer than this for jobs to be counted anew.
-const GLANCE: Duration = Duration::from_millis(30);
+const GLANCE: Duration = Duration::from_millis(20);
 /// The most queues, and schedulers, that are counted.
 pub(crate) const MAX_QUEUES: usize = 50;
 /// The most entries of any other kind.

@@ -308,7 +308,7 @@ pub trait Inspector: Send + Sync + fmt::Debug {
     /// `Invalid` for a filter outside of its limits.
     fn contention(&self, filter: &Filter) -> Result<Vec<Contention>>;
 
-    /// What operators did, the latest first: among the latest 100,000 entries of all namespaces.
+    /// What operators did, the latest first: among the latest 20,000 entries of all namespaces.
     async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>>;
 
     /// Jobs of a queue, of all that wait or run or in a state, page by page: those that wait or run in the order in which they are

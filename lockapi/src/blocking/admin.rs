@@ -64,7 +64,7 @@ impl Inspector {
         self.0.contention(filter)
     }
 
-    /// What operators did, the latest first: among the latest 100,000 entries of all namespaces.
+    /// What operators did, the latest first: among the latest 20,000 entries of all namespaces.
     ///
     /// # Errors
     /// As for the async method.
