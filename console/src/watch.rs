@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_millis(20);
 /// The most queues, and schedulers, that are counted.
 pub(crate) const MAX_QUEUES: usize = 50;
+/// Of more queues in which jobs run, fewer jobs of each are shown.
+const MANY: usize = 8;
 /// The most entries of any other kind.
 pub(crate) const MAX_ENTRIES: usize = 200;
 
@@ -197,8 +199,8 @@ impl Watch {
         let queues = part(inspector.queues(&filter, None).await);
         let schedulers = part(inspector.schedulers("", MAX_QUEUES).await);
         let tasks = self.tasks(schedulers).await;
-        let running = self.running(&queues).await;
         let queues = self.count(queues, glance, &mut state).await;
+        let running = self.running(&queues).await;
         let snapshot = Arc::new(Snapshot {
             namespace: self.backend.namespace().to_owned(),
             at: SystemTime::now(),
@@ -216,18 +218,26 @@ impl Watch {
         snapshot
     }
 
-    /// Jobs that run; of very many queues in those that are shown, because each is looked at.
-    async fn running(&self, queues: &Part<FoundQueue>) -> Part<RunningJob> {
-        let inspector = self.backend.inspector();
-        let queues = match queues {
-            Ok(queues) if queues.len() >= MAX_QUEUES => queues,
-            _ => return part(inspector.running(&Filter::new().limit(MAX_ENTRIES)).await),
+    /// Jobs that run, in the queues in which some were counted: to look into each of many takes long.
+    async fn running(&self, queues: &Part<QueueLine>) -> Part<RunningJob> {
+        let lines = queues.as_ref().map_err(Clone::clone)?;
+        let busy = || {
+            lines
+                .iter()
+                .filter(|line| line.statistics.running.count > 0)
         };
+        let most = if busy().count() > MANY {
+            MAX_ENTRIES / 4
+        } else {
+            MAX_ENTRIES
+        };
+        let inspector = self.backend.inspector();
         let mut running = Vec::new();
-        for queue in queues {
-            let filter = Filter::queue(&*queue.name).limit(MAX_ENTRIES / 4);
+        for line in busy() {
+            let filter = Filter::queue(&*line.queue.name).limit(most);
             running.extend(inspector.running(&filter).await.map_err(told)?);
         }
+        running.sort_by_key(|job| job.id);
         running.truncate(MAX_ENTRIES);
         Ok(running)
     }
