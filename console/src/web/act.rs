@@ -120,19 +120,19 @@ fn form(
                 }
                 input #time type="text" name="for" value=(time) required[!endless] maxlength="40" autocomplete="off";
             }
-            (reason_field(reason))
+            (reason_field(reason, true))
             button type="submit" { (action.word()) }
             a href={ (visit.base) "/" (address) } { "Leave it" }
         }
     }
 }
 
-/// Where a reason is written.
-pub(super) fn reason_field(reason: &str) -> Markup {
+/// Where a reason is written, and whether a person begins there.
+pub(super) fn reason_field(reason: &str, first: bool) -> Markup {
     html! {
         label for="reason" { "Reason, for the audit log" }
-        input #reason type="text" name="reason" value=(reason) required maxlength=(MAX_REASON_BYTES) autofocus
-            autocomplete="off";
+        input #reason type="text" name="reason" value=(reason) required maxlength=(MAX_REASON_BYTES)
+            autofocus[first] autocomplete="off";
     }
 }
 

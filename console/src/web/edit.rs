@@ -179,7 +179,7 @@ fn form(visit: &Visit, job: &JobDetails, written: &Written, wrong: Option<&str>)
                 None if job.payload.is_some() => { p .none { "The payload is too long to be changed here; `lockapi queue edit` changes it." } }
                 None => { p .none { "The payload is not shown, so it cannot be changed here: this page was started without --payloads." } }
             }
-            (reason_field(&written.reason))
+            (reason_field(&written.reason, false))
             button type="submit" { "edit" }
             a href={ (visit.base) "/job?" (encoded(&[("id", &listed.id.to_string())])) } { "Leave it" }
         }
