@@ -125,3 +125,48 @@ pub(super) async fn run(
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_goes_on_in_a_queue_and_few_in_all() {
+        let errands = Errands::default();
+        let refused = |queue: &str| {
+            let refused = errands.begin(queue, "purge").unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Capacity);
+            refused.to_string()
+        };
+        for n in 0..MOST {
+            errands.begin(&format!("queue {n}"), "discard").unwrap();
+        }
+        assert!(refused("queue 0").contains("discard of queue 0 goes on"));
+        assert!(refused("another").contains("others go on"));
+        assert_eq!(errands.told("queue 0").as_deref(), Some("discard goes on"));
+        assert_eq!(errands.told("another"), None);
+        errands.end("queue 0", "7 dead letters were deleted".to_owned());
+        let told = errands.told("queue 0");
+        assert_eq!(
+            told.as_deref(),
+            Some("discard: 7 dead letters were deleted")
+        );
+        errands.begin("queue 0", "purge").unwrap();
+        assert!(refused("queue 0").contains("purge of queue 0 goes on"));
+    }
+
+    #[test]
+    fn outcomes_are_forgotten_before_they_are_many() {
+        let errands = Errands::default();
+        errands.begin("goes on", "purge").unwrap();
+        for n in 0..3 * REMEMBERED {
+            let queue = format!("queue {n}");
+            errands.begin(&queue, "purge").unwrap();
+            errands.end(&queue, "done".to_owned());
+        }
+        assert!(errands.all().len() <= REMEMBERED);
+        assert!(errands.told("goes on").is_some());
+        let last = format!("queue {}", 3 * REMEMBERED - 1);
+        assert_eq!(errands.told(&last).as_deref(), Some("purge: done"));
+    }
+}

@@ -57,6 +57,16 @@ async fn work(backend: &dyn Backend, queue: &str, jobs: u32) -> Vec<Delivery> {
     queue.claim(&claim).await.unwrap()
 }
 
+/// A job that waits, beside others whose name is paused.
+async fn waiting(backend: &dyn Backend) -> i64 {
+    let mails = backend.queue("mails").unwrap();
+    let pause = Some(Pause::For(120 * MINUTE));
+    mails.set_name_paused("index", pause).await.unwrap();
+    let ready = JobFilter::queue("mails").state(JobState::Ready).limit(1);
+    let ready = backend.inspector().jobs(&ready).await.unwrap();
+    ready.jobs[0].id
+}
+
 impl Program {
     async fn start(url: &str, namespace: &str) -> Self {
         let backend = connect(url, namespace, "api-1").await;
@@ -85,12 +95,7 @@ impl Program {
         }
         held.push(Box::new(claimed));
         let thumbnails = work(&*backend, "thumbnails", 12).await;
-        let ready = JobFilter::queue("mails").state(JobState::Ready).limit(1);
-        let ready = backend.inspector().jobs(&ready).await.unwrap();
-        mails
-            .set_name_paused("index", Some(Pause::For(120 * MINUTE)))
-            .await
-            .unwrap();
+        let waiting = waiting(&*backend).await;
         let search = backend.queue("search").unwrap();
         search
             .push(Job::new("index", &1).unwrap().delay(MINUTE))
@@ -154,7 +159,7 @@ impl Program {
             held,
             thumbnails,
             dead: id,
-            waiting: ready.jobs[0].id,
+            waiting,
         };
         program.wait_for_locks(url, namespace).await;
         program

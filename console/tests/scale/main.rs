@@ -243,7 +243,7 @@ fn every_screen_is_there_at_once_at_full_scale() {
         for (page, rows) in rows.into_iter().filter(|(page, _)| page.starts_with('/')) {
             let all = runtime.block_on(async {
                 let backend = connect(&database).await;
-                let all = times(&service(Arc::clone(&backend), options()), &page, 8).await;
+                let all = times(&service(Arc::clone(&backend), options()), &page, 5).await;
                 backend.close().await.expect("closed");
                 all
             });
