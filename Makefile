@@ -1,5 +1,5 @@
 .POSIX:
-.PHONY: help demo browser check lint lint-all test test-rest matrix simulate fuzz interleavings torture failover mutants packages semver bench
+.PHONY: help demo browser operators check lint lint-all test test-rest matrix simulate fuzz interleavings torture failover mutants packages semver bench
 
 CARGO = cargo
 # Options of the demo, such as ARGS='--workers 20 --kill 5', of the simulation and of torture, such as
@@ -10,6 +10,8 @@ ARGS =
 CASES = 5000
 # What `make semver` compares with.
 BASELINE = HEAD~1
+# How many jobs there are beside which `make operators` looks at the screens.
+JOBS = 10000000
 
 # Where the servers of the tests have their files: in memory, where there are 4 GB for them.
 FILES = if [ -z "$$TMPDIR" ] && [ -w /dev/shm ] && \
@@ -25,6 +27,7 @@ help:
 	@echo '                them are killed (a minute, and a few minutes to build); ARGS=--help lists'
 	@echo '                its options; ARGS=--web serves a page to watch it on'
 	@echo 'make browser    the page in Chromium: clicks, and pictures of each screen'
+	@echo 'make operators  what each screen of the page takes beside JOBS=10000000 jobs (ten minutes, 6 GB)'
 	@echo 'make check      format, lints, unit tests and the suite in memory'
 	@echo 'make lint-all   format, lints also of each feature alone, and documentation'
 	@echo 'make test       all cases on sqlx, those that depend on the library on the others, the examples of'
@@ -113,6 +116,10 @@ torture:
 browser:
 	@sh .ci/deps.sh browser
 	$(FILES); $(CARGO) test -p lockapi-console --test browser -- --ignored
+
+operators:
+	@sh .ci/deps.sh demo
+	$(FILES); LOCKAPI_SCALE=$(JOBS) $(CARGO) test -p lockapi-console --test scale -- --ignored --nocapture
 
 failover:
 	@sh .ci/deps.sh failover

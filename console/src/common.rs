@@ -31,6 +31,10 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
+    pub(crate) fn is_everywhere(self) -> bool {
+        self.everywhere
+    }
+
     pub(crate) fn filter(self, key: Option<Key>) -> Filter {
         let filter = key.map_or_else(Filter::new, Filter::key);
         self.widen(filter)

@@ -50,6 +50,11 @@ impl Manual {
         let mut root = Arguments::command();
         root.build();
         if let Some(directory) = &self.directory {
+            fs::create_dir_all(directory).map_err(|error| {
+                let message = format!("{} cannot be created: {error}", directory.display());
+                Failure::new(Exit::Failed, message)
+                    .advise("Name a directory that this user may write to.")
+            })?;
             write_all(&root, "lockapi", directory)?;
             return Ok(Exit::Success);
         }

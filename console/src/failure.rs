@@ -114,9 +114,9 @@ fn advice(error: &Error) -> Option<&'static str> {
             "Is the server there, and is it the one that is meant? It is that of --url, DATABASE_URL or the PG variables.",
         ),
         (ErrorKind::Indeterminate, _) => Some("It may have happened: look before you repeat it."),
-        (ErrorKind::Unsupported, _) => {
-            Some("`lockapi migrate status` tells which version the schema has.")
-        }
+        (ErrorKind::Unsupported, _) => Some(
+            "`lockapi migrate status` tells what the schema lacks, and `lockapi migrate up`, as a role that may, adds it.",
+        ),
         _ => None,
     }
 }

@@ -1,6 +1,7 @@
 //! What the screens show, read once for all who look.
 
-use std::collections::{BTreeMap, VecDeque};
+mod counts;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,16 +12,21 @@ use lockapi::queue::Statistics;
 use lockapi::schedule::TaskState;
 use lockapi::{Backend, Error, ErrorKind};
 use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
+
+use counts::Counts;
 
 /// Nothing is read again within this time, however many look.
 const FRESH: Duration = Duration::from_secs(1);
 /// Who looks waits no longer than this.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How many points of the past a queue has.
-const HISTORY: usize = 120;
+/// Who looks waits no longer than this for jobs to be counted anew.
+const GLANCE: Duration = Duration::from_millis(20);
 /// The most queues, and schedulers, that are counted.
 pub(crate) const MAX_QUEUES: usize = 50;
+/// Of more queues in which jobs run, fewer jobs of each are shown.
+const MANY: usize = 8;
 /// The most entries of any other kind.
 pub(crate) const MAX_ENTRIES: usize = 200;
 
@@ -82,16 +88,26 @@ pub(crate) struct TaskLine {
 }
 
 /// Reads snapshots of a database, at most one in a second.
+///
+/// Jobs are counted beside that: a large queue takes as long as all the rest, and there may be fifty of them. Who looks
+/// waits for counts that nobody has yet, and for others no longer than [`GLANCE`]; then the ones of the round before are
+/// shown, while the next goes on.
 #[derive(Debug)]
 pub(crate) struct Watch {
     backend: Arc<dyn Backend>,
     state: Mutex<State>,
+    counts: Arc<Counts>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     latest: Option<(Instant, Arc<Snapshot>)>,
-    history: BTreeMap<String, VecDeque<Sample>>,
+    /// The round that counts now, or the last one.
+    round: Option<JoinHandle<Result<Duration, Error>>>,
+    /// No round begins before.
+    rests_until: Option<Instant>,
+    /// Why the last round ended early.
+    failed: Option<String>,
 }
 
 impl Watch {
@@ -99,6 +115,7 @@ impl Watch {
         Self {
             backend,
             state: Mutex::default(),
+            counts: Arc::default(),
         }
     }
 
@@ -107,28 +124,67 @@ impl Watch {
     }
 
     #[cfg(feature = "web")]
+    pub(crate) fn shared_backend(&self) -> Arc<dyn Backend> {
+        Arc::clone(&self.backend)
+    }
+
+    #[cfg(feature = "web")]
     pub(crate) fn inspector(&self) -> Arc<dyn lockapi::admin::Inspector> {
         self.backend.inspector()
     }
 
-    /// What is there now, or was up to a second ago.
+    /// What is there now, or was up to a second ago. On large queues their counts may be some seconds older.
     ///
     /// # Errors
     /// `Unavailable` when it cannot be read in time.
     pub(crate) async fn look(&self) -> Result<Arc<Snapshot>, Error> {
-        timeout(PATIENCE, self.look_now()).await.map_err(|_| {
+        self.look_within(GLANCE).await
+    }
+
+    /// As [`look`](Self::look), with all jobs counted anew, for a program that asks seldom.
+    ///
+    /// # Errors
+    /// As for [`look`](Self::look).
+    #[cfg(feature = "web")]
+    pub(crate) async fn look_closely(&self) -> Result<Arc<Snapshot>, Error> {
+        self.look_within(PATIENCE / 2).await
+    }
+
+    async fn look_within(&self, glance: Duration) -> Result<Arc<Snapshot>, Error> {
+        let looked = timeout(PATIENCE, self.look_now(glance)).await;
+        looked.map_err(|_| {
             let message =
                 format!("the database did not answer within {PATIENCE:?}; look again later");
             Error::new(ErrorKind::Unavailable, "look", message)
         })
     }
 
-    /// After an action: what was read before it is old.
-    pub(crate) async fn forget(&self) {
+    /// After an action on a queue, or (empty) on something else: what was read before it is old.
+    pub(crate) async fn forget(&self, queue: &str) {
         self.state.lock().await.latest = None;
+        self.counts.forget(|name| name == queue);
     }
 
-    async fn look_now(&self) -> Arc<Snapshot> {
+    /// What was read before is old, all of it.
+    #[cfg(test)]
+    pub(crate) async fn forget_all(&self) {
+        self.state.lock().await.latest = None;
+        self.counts.forget(|_| true);
+    }
+
+    /// How many jobs a queue has, or had some seconds ago.
+    ///
+    /// # Errors
+    /// As for [`Queue::statistics`](lockapi::Queue::statistics).
+    #[cfg(feature = "web")]
+    pub(crate) async fn counted(&self, queue: &str) -> Result<Statistics, Error> {
+        if let Some(statistics) = self.counts.recent(queue) {
+            return Ok(statistics);
+        }
+        self.counts.count(&*self.backend, queue).await
+    }
+
+    async fn look_now(&self, glance: Duration) -> Arc<Snapshot> {
         let mut state = self.state.lock().await;
         if let Some((at, latest)) = &state.latest
             && at.elapsed() < FRESH
@@ -143,14 +199,15 @@ impl Watch {
         let queues = part(inspector.queues(&filter, None).await);
         let schedulers = part(inspector.schedulers("", MAX_QUEUES).await);
         let tasks = self.tasks(schedulers).await;
-        let queues = self.count(queues, &mut state.history).await;
+        let queues = self.count(queues, glance, &mut state).await;
+        let running = self.running(&queues).await;
         let snapshot = Arc::new(Snapshot {
             namespace: self.backend.namespace().to_owned(),
             at: SystemTime::now(),
             locks: part(inspector.locks(&all).await),
             waiters: part(inspector.waiters(&all).await),
             leases: part(inspector.leases(&here).await),
-            running: part(inspector.running(&here).await),
+            running,
             limits: part(inspector.limits("", MAX_ENTRIES).await),
             workers: part(inspector.worker_numbers(MAX_ENTRIES).await),
             queues,
@@ -161,33 +218,80 @@ impl Watch {
         snapshot
     }
 
+    /// Jobs that run, in the queues in which some were counted: to look into each of many takes long.
+    async fn running(&self, queues: &Part<QueueLine>) -> Part<RunningJob> {
+        let lines = queues.as_ref().map_err(Clone::clone)?;
+        let busy = || {
+            lines
+                .iter()
+                .filter(|line| line.statistics.running.count > 0)
+        };
+        let most = if busy().count() > MANY {
+            MAX_ENTRIES / 4
+        } else {
+            MAX_ENTRIES
+        };
+        let inspector = self.backend.inspector();
+        let mut running = Vec::new();
+        for line in busy() {
+            let filter = Filter::queue(&*line.queue.name).limit(most);
+            running.extend(inspector.running(&filter).await.map_err(told)?);
+        }
+        running.sort_by_key(|job| job.id);
+        running.truncate(MAX_ENTRIES);
+        Ok(running)
+    }
+
     async fn count(
         &self,
         queues: Part<FoundQueue>,
-        history: &mut BTreeMap<String, VecDeque<Sample>>,
+        glance: Duration,
+        state: &mut State,
     ) -> Part<QueueLine> {
         let queues = queues?;
-        // What is gone has no past.
-        history.retain(|name, _| queues.iter().any(|queue| queue.name == *name));
-        let mut lines = Vec::with_capacity(queues.len());
-        for queue in queues {
-            let handle = self.backend.queue(&*queue.name).map_err(told)?;
-            let statistics = handle.statistics().await.map_err(told)?;
-            let past = history.entry(queue.name.clone()).or_default();
-            if past.len() >= HISTORY {
-                past.pop_front();
-            }
-            past.push_back(Sample {
-                at: Instant::now(),
-                ready: statistics.ready.count,
-            });
-            lines.push(QueueLine {
-                queue,
-                statistics,
-                history: past.iter().copied().collect(),
-            });
+        self.counts.retain(&queues);
+        for name in self.counts.missing(&queues) {
+            self.counts
+                .count(&*self.backend, &name)
+                .await
+                .map_err(told)?;
         }
-        Ok(lines)
+        self.go_round(&queues, glance, state).await;
+        if let Some(why) = &state.failed {
+            return Err(why.clone());
+        }
+        Ok(self.counts.lines(queues))
+    }
+
+    /// Counts all queues anew, unless that was done just now, and waits a little for it.
+    async fn go_round(&self, queues: &[FoundQueue], glance: Duration, state: &mut State) {
+        let now = Instant::now();
+        if state.round.is_none() && state.rests_until.is_none_or(|until| until <= now) {
+            let (backend, counts) = (Arc::clone(&self.backend), Arc::clone(&self.counts));
+            let names: Vec<String> = queues.iter().map(|queue| queue.name.clone()).collect();
+            state.round = Some(tokio::spawn(async move {
+                let began = Instant::now();
+                for name in names {
+                    if counts.recent_within(&name, FRESH / 2).is_none() {
+                        counts.count(&*backend, &name).await?;
+                    }
+                }
+                Ok(began.elapsed())
+            }));
+        }
+        let Some(round) = &mut state.round else {
+            return;
+        };
+        let Ok(ended) = timeout(glance, round).await else {
+            return;
+        };
+        state.round = None;
+        // A task that panicked is counted again by the next round.
+        let ended = ended.unwrap_or(Ok(FRESH));
+        // The server is busy with counts for a fifth of the time at most.
+        let took = *ended.as_ref().unwrap_or(&FRESH);
+        state.rests_until = Some(Instant::now() + 4 * took);
+        state.failed = ended.err().map(told);
     }
 
     async fn tasks(&self, schedulers: Part<String>) -> Part<TaskLine> {

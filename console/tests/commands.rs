@@ -649,14 +649,16 @@ fn documents_are_made_of_the_arguments() {
         .shows("EXIT STATUS")
         .shows("121");
     let directory = tempfile::tempdir().expect("a directory");
+    // It is made where there is none.
+    let pages = directory.path().join("man");
     let mut command = program();
-    command.args(["man", "--directory"]).arg(directory.path());
+    command.args(["man", "--directory"]).arg(&pages);
     run(command).succeeds();
     for page in ["lockapi.1", "lockapi-exec.1", "lockapi-queue-push.1"] {
-        assert!(directory.path().join(page).exists(), "{page}");
+        assert!(pages.join(page).exists(), "{page}");
     }
     assert!(
-        !directory.path().join("lockapi-watch.1").exists(),
+        !pages.join("lockapi-watch.1").exists(),
         "it is for the program itself"
     );
     let mut command = program();

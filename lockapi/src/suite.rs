@@ -81,8 +81,9 @@ pub mod admin {
     pub use crate::admin::model::Notes;
     pub use crate::admin::operations::{
         Blocker, CancelJobs, Cancelled, EditJobs, Edited, ForceRelease, ListAudit, ListJobs,
-        ListLeases, ListLimits, ListLocks, ListQueues, ListRunning, ListSchedulers, ListWaits,
-        ListWorkers, LockHolder, Note, NotedLock, ReadJob, Record, SweepNotes, Terminate, Unblock,
+        ListLeases, ListLimits, ListLocks, ListPausedNames, ListQueues, ListRunning,
+        ListSchedulers, ListWaits, ListWorkers, LockHolder, Note, NotedLock, ReadJob, Record,
+        SweepNotes, Terminate, Unblock,
     };
 }
 

@@ -6,16 +6,18 @@ use lockapi::ErrorKind;
 use lockapi::admin::{Filter, JobFilter, JobState, MAX_PAGE};
 use lockapi::id::IdOptions;
 use lockapi::limit::Quota;
-use lockapi::queue::{Claim, Job, Priority, QueueOptions, Unique};
+use lockapi::queue::{Claim, Job, Pause, Priority, QueueOptions, Unique};
 use lockapi::schedule::Task;
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;
+use crate::patience::eventually;
 
 register! { "admin":
     H09 jobs_are_listed_page_by_page;
     H09 job_is_read_with_its_attempts;
     H09 queues_are_listed_by_name;
+    H09 paused_names_are_listed;
     H09 limits_and_worker_numbers_are_listed;
     H10 what_is_done_by_other_means_is_recorded;
 }
@@ -190,6 +192,46 @@ async fn queues_are_listed_by_name(cx: Context) {
     assert!(elsewhere.schedulers("", 10).await.unwrap().is_empty());
     let error = inspector.schedulers("", 0).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
+}
+
+async fn paused_names_are_listed(cx: Context) {
+    let backend = cx.backend().await;
+    let (inspector, queue) = (backend.inspector(), backend.queue("mails").unwrap());
+    assert!(
+        inspector
+            .paused_names("mails", 10)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    for (name, pause) in [
+        ("send", Pause::UntilResumed),
+        ("digest", Pause::For(MINUTE)),
+        ("over", Pause::For(Duration::from_millis(1))),
+        ("again", Pause::UntilResumed),
+    ] {
+        queue.set_name_paused(name, Some(pause)).await.unwrap();
+    }
+    queue.set_name_paused("again", None).await.unwrap();
+    let other = backend.queue("images").unwrap();
+    other
+        .set_name_paused("resize", Some(Pause::UntilResumed))
+        .await
+        .unwrap();
+    let list = async || inspector.paused_names("mails", 10).await.unwrap();
+    // The server's clock ends the shortest.
+    eventually("a pause is over", async || list().await.len() == 2).await;
+    let listed = list().await;
+    let names: Vec<_> = listed.iter().map(|one| &*one.name).collect();
+    assert_eq!(names, ["digest", "send"]);
+    let left = listed[0].resumes_in.unwrap();
+    assert!(left > Duration::ZERO && left <= MINUTE, "{left:?}");
+    assert_eq!(listed[1].resumes_in, None);
+    assert_eq!(inspector.paused_names("mails", 1).await.unwrap().len(), 1);
+    for (queue, most) in [("", 10), ("mails", 0), ("mails", 1001)] {
+        let error = inspector.paused_names(queue, most).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{queue} {most}");
+    }
 }
 
 async fn limits_and_worker_numbers_are_listed(cx: Context) {

@@ -4,8 +4,9 @@ use lockapi::driver::{Statement, Type};
 use lockapi::suite::admin::{
     CancelJobs, EditJobs, ExamineIndexes, ExamineLimits, ExamineServer, ExamineSessions,
     ExamineSpace, ExamineTables, ExamineWork, ForceRelease, ListAcquired, ListAudit, ListJobs,
-    ListLeases, ListLimits, ListLocks, ListObjects, ListQueues, ListRunning, ListSchedulers,
-    ListWaits, ListWorkers, Note, ReadClock, ReadJob, Record, SweepNotes, Terminate, Unblock,
+    ListLeases, ListLimits, ListLocks, ListObjects, ListPausedNames, ListQueues, ListRunning,
+    ListSchedulers, ListWaits, ListWorkers, Note, ReadClock, ReadJob, Record, SweepNotes,
+    Terminate, Unblock,
 };
 use lockapi::suite::driver::{IsPrimary, Operation, RestoreSettings, SaveSettings};
 use lockapi::suite::engine::{Cancelled, EnterEpoch, Marker, Notify, SessionSettings, Started};
@@ -163,6 +164,7 @@ fn of_operators() -> Vec<Statement> {
         ListObjects::STATEMENT,
         ReadClock::STATEMENT,
         ListSchedulers::STATEMENT,
+        ListPausedNames::STATEMENT,
         ListLimits::STATEMENT,
         ListWorkers::STATEMENT,
         ForceRelease::STATEMENT,

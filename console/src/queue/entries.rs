@@ -1,10 +1,11 @@
 //! What is shown of queues and jobs.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io::Write;
 use std::time::Duration;
 
-use lockapi::admin::{FoundQueue, JobDetails, JobPage, ListedJob, RunningJob};
+use lockapi::admin::{FoundQueue, JobDetails, JobPage, ListedJob, PausedName, RunningJob};
 use lockapi::queue::{AttemptError, DeadLetter, Headers, Progress, Statistics, Tally};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -14,19 +15,29 @@ use crate::output::{Entry, maybe_seconds, plain, seconds, spoken, time};
 /// How many jobs a queue has.
 #[derive(Debug, Serialize)]
 pub(super) struct Counts {
-    ready: Count,
-    running: Count,
-    delayed: Count,
-    dead: Count,
+    pub(super) ready: Count,
+    pub(super) running: Count,
+    pub(super) delayed: Count,
+    pub(super) dead: Count,
     #[serde(rename = "oldest_seconds", serialize_with = "maybe_seconds")]
-    oldest: Option<Duration>,
-    paused: bool,
+    pub(super) oldest: Option<Duration>,
+    pub(super) paused: bool,
+    #[serde(rename = "resumes_in_seconds", serialize_with = "maybe_seconds")]
+    resumes_in: Option<Duration>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused_names: Option<Vec<Held>>,
+}
+
+/// A name of jobs that is paused.
+#[derive(Debug, Serialize)]
+struct Held {
+    name: String,
     #[serde(rename = "resumes_in_seconds", serialize_with = "maybe_seconds")]
     resumes_in: Option<Duration>,
 }
 
 #[derive(Debug, Serialize)]
-struct Count {
+pub(super) struct Count {
     count: u64,
     or_more: bool,
 }
@@ -57,17 +68,35 @@ impl From<&Statistics> for Counts {
             oldest: statistics.oldest,
             paused: statistics.paused,
             resumes_in: statistics.resumes_in,
+            paused_names: None,
         }
     }
 }
 
 impl Counts {
+    pub(super) fn with_names(mut self, names: Vec<PausedName>) -> Self {
+        let held = names.into_iter().map(|one| Held {
+            name: one.name,
+            resumes_in: one.resumes_in,
+        });
+        self.paused_names = Some(held.collect());
+        self
+    }
+
     pub(super) fn words(&self) -> String {
         let paused = match (self.paused, self.resumes_in) {
             (false, _) => String::new(),
             (true, None) => "paused: nothing is delivered\n".to_owned(),
             (true, Some(left)) => format!("paused for {}: nothing is delivered\n", spoken(left)),
         };
+        let mut paused = paused;
+        for one in self.paused_names.iter().flatten() {
+            let time = one
+                .resumes_in
+                .map_or_else(String::new, |left| format!(" for {}", spoken(left)));
+            let name = plain(&one.name);
+            let _ok = writeln!(paused, "paused jobs {name}{time}: the others are delivered");
+        }
         format!(
             "{paused}ready    {}{}\nrunning  {}\ndelayed  {}\ndead     {}",
             self.ready,
@@ -87,6 +116,10 @@ pub(super) struct Listed {
     paused: bool,
 }
 
+pub(super) fn state(paused: bool) -> &'static str {
+    if paused { "paused" } else { "open" }
+}
+
 impl From<FoundQueue> for Listed {
     fn from(queue: FoundQueue) -> Self {
         Self {
@@ -101,8 +134,11 @@ impl Entry for Listed {
     const COLUMNS: &'static [&'static str] = &["queue", "namespace", "state"];
 
     fn cells(&self) -> Vec<String> {
-        let state = if self.paused { "paused" } else { "open" };
-        vec![self.name.clone(), self.namespace.clone(), state.to_owned()]
+        vec![
+            self.name.clone(),
+            self.namespace.clone(),
+            state(self.paused).to_owned(),
+        ]
     }
 }
 

@@ -69,6 +69,9 @@ impl Jobs {
             filter = filter.after(place);
         }
         let page = backend.inspector().jobs(&filter).await?;
+        if page.jobs.is_empty() && page.next.is_none() {
+            super::look::look_first(backend, &self.queue).await;
+        }
         let page = Page::new(page, backend.namespace(), &self.queue);
         if global.json {
             return global.output().value(&page, |_| String::new());

@@ -17,11 +17,12 @@ use crate::output::spoken;
 mod edit;
 mod entries;
 mod jobs;
+mod look;
 mod pause;
 mod push;
 
 use edit::Edit;
-use entries::{Counts, Dead, Listed, Running, Shown};
+use entries::{Dead, Running, Shown};
 use jobs::Jobs;
 use pause::{Drain, Resume, Stop};
 use push::Push;
@@ -31,6 +32,9 @@ use push::Push;
 pub(crate) enum Queue {
     /// List queues that have jobs or dead letters, or were paused or resumed
     List {
+        /// With how many jobs each has
+        #[arg(long, conflicts_with = "everywhere")]
+        counts: bool,
         #[command(flatten)]
         extent: Extent,
     },
@@ -131,14 +135,7 @@ impl Queue {
     async fn perform(self, global: &Global, backend: &dyn Backend) -> Result<Exit> {
         let output = global.output();
         match self {
-            Self::List { extent } => {
-                let queues = backend
-                    .inspector()
-                    .queues(&extent.filter(None), None)
-                    .await?;
-                let queues: Vec<Listed> = queues.into_iter().map(Listed::from).collect();
-                output.entries(&queues)?;
-            }
+            Self::List { counts, extent } => look::list(global, backend, extent, counts).await?,
             Self::Jobs(jobs) => jobs.run(global, backend).await?,
             Self::Job { id, masked } => {
                 let job = backend.inspector().job(id, !masked).await?;
@@ -150,10 +147,7 @@ impl Queue {
                 })?;
                 output.value(&Shown::new(job, backend.namespace()), Shown::words)?;
             }
-            Self::Show { queue } => {
-                let statistics = backend.queue(&queue)?.statistics().await?;
-                output.value(&Counts::from(&statistics), Counts::words)?;
-            }
+            Self::Show { queue } => look::show(global, backend, &queue).await?,
             Self::Running { queue, extent } => {
                 let filter = queue.map_or_else(Filter::new, Filter::queue);
                 let running = backend.inspector().running(&extent.widen(filter)).await?;
@@ -178,6 +172,9 @@ impl Queue {
                 payloads,
             } => {
                 let dead = backend.queue(&queue)?.dead_letters(after, limit).await?;
+                if dead.is_empty() {
+                    look::look_first(backend, &queue).await;
+                }
                 let dead: Vec<Dead> = dead
                     .into_iter()
                     .map(|letter| Dead::new(letter, payloads))
@@ -199,6 +196,7 @@ impl Queue {
             Self::Resume(resume) => resume.run(backend).await?,
             Self::Purge { queue, yes, why } => {
                 let handle = backend.queue(&queue)?;
+                look::look_first(backend, &queue).await;
                 let purged = if yes {
                     backend
                         .operator()

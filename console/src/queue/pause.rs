@@ -82,6 +82,7 @@ impl Resume {
 impl Drain {
     pub(crate) async fn run(self, global: &Global, backend: &dyn Backend) -> Result<Exit> {
         let queue = backend.queue(&self.queue)?;
+        super::look::look_first(backend, &self.queue).await;
         let operator = backend.operator();
         operator
             .record("drain queue", &self.queue, &self.why.reason)
@@ -115,6 +116,7 @@ async fn set_paused(
     why: &Why,
 ) -> Result<()> {
     let handle = backend.queue(queue)?;
+    super::look::look_first(backend, queue).await;
     let verb = pause.map_or("resume", |_| "pause");
     let (kind, subject) = match part {
         Part::All => ("queue", queue.to_owned()),

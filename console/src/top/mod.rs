@@ -114,7 +114,7 @@ impl Top {
                     let (watch, answers) = (Arc::clone(&watch), answers.clone());
                     tokio::spawn(async move {
                         let done = action.perform(watch.backend(), &reason, "in top").await;
-                        watch.forget().await;
+                        watch.forget(action.queue()).await;
                         let _left = answers.send(Answer::Done(done)).await;
                     });
                 }

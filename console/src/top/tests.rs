@@ -64,7 +64,7 @@ impl Screen {
     }
 
     async fn look(&mut self) {
-        self.watch.forget().await;
+        self.watch.forget_all().await;
         self.state.see(self.watch.look().await);
     }
 
@@ -206,7 +206,7 @@ async fn acting_takes_a_reason_and_a_clear_answer() {
     let Effect::Perform(action, reason) = screen.press("y") else {
         panic!("it is meant");
     };
-    assert_eq!(action, Action::Pause("mails".to_owned()));
+    assert_eq!(action, Action::Pause("mails".to_owned(), None));
     let done = action.perform(&*screen.backend, &reason, "in top").await;
     screen.state.tell(done);
     screen.look().await;

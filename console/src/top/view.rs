@@ -8,7 +8,7 @@ use lockapi::admin::{HeldLease, LimitLevel, RunningJob};
 use lockapi::mutex::LockMode;
 use rows::{queue, task, wait};
 
-use crate::action::Action;
+use crate::action::{Action, BLOCK};
 use crate::output::{plain, spoken, spoken_or_unknown};
 use crate::watch::{Part, Snapshot};
 
@@ -280,7 +280,14 @@ fn limit(limit: &LimitLevel) -> Line {
         .detail("Key", &limit.key)
         .detail("Window before", limit.before.to_string());
     line.alarming = limit.blocked.is_some();
-    line
+    let key = || limit.key.clone();
+    let block = if limit.blocked.is_some() {
+        Duration::ZERO
+    } else {
+        BLOCK
+    };
+    line.offer(Action::Reset(key()))
+        .offer(Action::Block(key(), block))
 }
 
 fn lease(lease: &HeldLease) -> Line {

@@ -8,12 +8,14 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Form};
 use lockapi::admin::MAX_REASON_BYTES;
-use maud::html;
+use lockapi::{Error, ErrorKind};
+use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::guard::{Visit, refuse};
+use super::markup::encoded;
 use super::sessions::is_form;
-use super::{Shared, markup};
+use super::{Shared, errands, markup, preview};
 use crate::action::Action;
 use crate::output::plain;
 
@@ -27,32 +29,49 @@ pub(super) struct Order {
     on: String,
     #[serde(default)]
     item: String,
+    #[serde(default, rename = "for")]
+    time: String,
     #[serde(default)]
     reason: String,
 }
 
-/// The screen to return to.
-fn back(action: &Action) -> &'static str {
-    match action {
-        Action::Pause(_)
-        | Action::Resume(_)
-        | Action::Cancel(..)
-        | Action::RunJob(..)
-        | Action::Retry(..) => "queues",
+/// The screen of the menu to return to, and its address.
+fn back(action: &Action) -> (&'static str, String) {
+    let screen = match action {
         Action::Release(_) => "leases",
         Action::Terminate(_) => "locks",
+        Action::Reset(_) | Action::Block(..) => "limits",
         Action::Enable(..) | Action::Disable(..) | Action::Run(..) => "schedules",
-    }
+        _ => "queues",
+    };
+    let queue = |state: &str| {
+        let pairs = [("name", action.queue()), ("state", state)];
+        format!("queue?{}", encoded(&pairs))
+    };
+    let address = match action {
+        Action::Drain(_) => queue("running"),
+        Action::Discard(_) | Action::Redrive(_) => queue("failed"),
+        Action::Purge(_) | Action::PauseName(..) | Action::ResumeName(..) => queue(""),
+        _ => screen.to_owned(),
+    };
+    (screen, address)
 }
 
-fn forbidden() -> Response {
+pub(super) fn forbidden() -> Response {
     let message = "This page is read-only; allowed are actions where it was started with --allow-actions, or where the \
                    program lets you act.";
     refuse(StatusCode::FORBIDDEN, message.to_owned())
 }
 
+pub(super) fn forged() -> Response {
+    let message = "The form was made for another browser or before the page was started; nothing was done: go back \
+                   and try again.";
+    refuse(StatusCode::FORBIDDEN, message.to_owned())
+}
+
 /// What would be done, and a form for the reason.
 pub(super) async fn ask(
+    State(shared): State<Arc<Shared>>,
     Extension(visit): Extension<Visit>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
@@ -60,31 +79,60 @@ pub(super) async fn ask(
         return forbidden();
     }
     let get = |name: &str| query.get(name).map_or("", String::as_str);
-    let action = match Action::new(get("do"), get("on"), get("item")) {
+    let action = match Action::new(get("do"), get("on"), get("item"), get("for")) {
         Ok(action) => action,
         Err(error) => return markup::failed(&visit, "", &error),
     };
-    let main = form(&visit, &action, "", None);
-    markup::page(&visit, "Confirm", back(&action), None, &main).into_response()
+    let (screen, _) = back(&action);
+    let shown = match preview::of(&shared, &visit, &action).await {
+        Ok(shown) => shown,
+        Err(error) => return markup::failed(&visit, screen, &error),
+    };
+    let time = action.time();
+    let main = form(&visit, &action, (time.as_deref(), ""), None, &shown);
+    markup::page(&visit, "Confirm", screen, None, &main).into_response()
 }
 
-fn form(visit: &Visit, action: &Action, reason: &str, wrong: Option<&str>) -> maud::Markup {
+fn form(
+    visit: &Visit,
+    action: &Action,
+    (time, reason): (Option<&str>, &str),
+    wrong: Option<&str>,
+    shown: &Markup,
+) -> Markup {
     let (on, item) = action.target();
+    let (_, address) = back(action);
+    let endless = !matches!(action, Action::Block(..));
     html! {
         h1 { "Confirm" }
         p .question { (plain(&action.question())) "." }
+        (shown)
         @if let Some(wrong) = wrong { p .alarm role="alert" { (plain(wrong)) } }
         form .act method="post" action={ (visit.base) "/act" } {
             input type="hidden" name="form" value=(visit.form_token);
             input type="hidden" name="do" value=(action.word());
             input type="hidden" name="on" value=(on);
             input type="hidden" name="item" value=(item);
-            label for="reason" { "Reason, for the audit log" }
-            input #reason type="text" name="reason" value=(reason) required maxlength=(MAX_REASON_BYTES) autofocus
-                autocomplete="off";
+            @if let Some(time) = time {
+                label for="time" {
+                    "For how long, such as 30s, 10m or 2h"
+                    @if endless { "; until somebody resumes it if this is empty" }
+                }
+                input #time type="text" name="for" value=(time) required[!endless] maxlength="40" autocomplete="off";
+            }
+            (reason_field(reason, true))
             button type="submit" { (action.word()) }
-            a href={ (visit.base) "/" (back(action)) } { "Leave it" }
+            a href={ (visit.base) "/" (address) } { "Leave it" }
         }
+    }
+}
+
+/// Where a reason is written, and whether a person begins there.
+pub(super) fn reason_field(reason: &str, first: bool) -> Markup {
+    html! {
+        label for="reason" { "Reason, for the audit log" }
+        input #reason type="text" name="reason" value=(reason) required maxlength=(MAX_REASON_BYTES)
+            autofocus[first] autocomplete="off";
     }
 }
 
@@ -98,38 +146,49 @@ pub(super) async fn act(
         return forbidden();
     }
     if !is_form(&visit, &order.form) {
-        let message = "The form was made for another browser or before the page was started; nothing was done: go back \
-                       and try again.";
-        return refuse(StatusCode::FORBIDDEN, message.to_owned());
+        return forged();
     }
-    let action = match Action::new(&order.word, &order.on, &order.item) {
+    let action = match Action::new(&order.word, &order.on, &order.item, &order.time) {
         Ok(action) => action,
         Err(error) => return markup::failed(&visit, "", &error),
     };
-    let screen = back(&action);
-    let turn = shared.turn().await;
-    let done = match &turn {
-        Ok(_) => {
-            let backend = shared.watch.backend();
-            action.perform(backend, &order.reason, visit.name()).await
-        }
-        Err(error) => return markup::failed(&visit, screen, error),
-    };
-    shared.watch.forget().await;
-    match done {
+    let (screen, address) = back(&action);
+    match perform(&shared, &visit, &action, &order.reason).await {
         Ok(told) => {
             let main = html! {
                 h1 { "Done" }
                 p .done role="status" { (plain(&told)) "." }
-                p { a href={ (visit.base) "/" (screen) } { "Back" } " · " a href={ (visit.base) "/audit" } { "Audit" } }
+                p { a href={ (visit.base) "/" (address) } { "Back" } " · " a href={ (visit.base) "/audit" } { "Audit" } }
             };
             markup::page(&visit, "Done", screen, None, &main).into_response()
         }
-        Err(error) if error.kind() == lockapi::ErrorKind::Invalid => {
-            let main = form(&visit, &action, &order.reason, Some(&error.to_string()));
+        Err(error) if error.kind() == ErrorKind::Invalid => {
+            let shown = preview::of(&shared, &visit, &action).await;
+            let shown = shown.unwrap_or_default();
+            let time = action.time();
+            let written = (time.as_deref(), &*order.reason);
+            let main = form(&visit, &action, written, Some(&error.to_string()), &shown);
             let page = markup::page(&visit, "Confirm", screen, None, &main);
             (StatusCode::BAD_REQUEST, page).into_response()
         }
         Err(error) => markup::failed(&visit, screen, &error),
     }
+}
+
+/// What takes long is begun here, and goes on when the answer is there.
+async fn perform(
+    shared: &Arc<Shared>,
+    visit: &Visit,
+    action: &Action,
+    reason: &str,
+) -> Result<String, Error> {
+    let _turn = shared.turn().await?;
+    let backend = shared.watch.backend();
+    let done = if action.is_long() {
+        errands::run(shared, action, reason, visit.name()).await
+    } else {
+        action.perform(backend, reason, visit.name()).await
+    };
+    shared.watch.forget(action.queue()).await;
+    done
 }

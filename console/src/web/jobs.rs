@@ -2,7 +2,8 @@
 
 use std::time::SystemTime;
 
-use lockapi::admin::{JobDetails, JobFilter, JobState, ListedJob};
+use lockapi::admin::{JobDetails, JobFilter, JobState, ListedJob, PausedName};
+use lockapi::queue::Statistics;
 use lockapi::{Error, ErrorKind};
 use maud::{Markup, html};
 
@@ -30,7 +31,8 @@ pub(super) async fn queue(
         filter = filter.after(screen.get("after").parse()?);
     }
     let page = shared.watch.inspector().jobs(&filter).await?;
-    let statistics = shared.watch.backend().queue(name)?.statistics().await?;
+    let statistics = shared.watch.counted(name).await?;
+    let paused = paused_names(shared, name).await?;
     let now = SystemTime::now();
     let rows: Vec<Markup> = page
         .jobs
@@ -59,10 +61,9 @@ pub(super) async fn queue(
             (text(name)) " "
             @if statistics.paused { (badge("warn", "paused")) }
         }
-        p .actions {
-            @if statistics.paused { (offer(visit, "resume", name, "", "Resume")) }
-            @else { (offer(visit, "pause", name, "", "Pause")) }
-        }
+        (state_of(shared, name, &statistics))
+        (queue_actions(visit, name, kind, &statistics))
+        (names_of(visit, name, &paused))
         nav .tabs aria-label="States" {
             @for (of, count) in counts {
                 a href=(here(of, "")) aria-current=[(of == state).then_some("page")] {
@@ -87,6 +88,60 @@ pub(super) async fn queue(
             p { a .button rel="next" href=(here(state, &next.to_string())) { "Further jobs" } }
         }
     })
+}
+
+/// What an operator waits for: the end of what runs while nothing is delivered, and of what goes on.
+fn state_of(shared: &Shared, name: &str, statistics: &Statistics) -> Markup {
+    html! {
+        @if statistics.paused {
+            p .drain role="status" {
+                "No job is delivered" @if let Some(left) = statistics.resumes_in { " for " (spoken(left)) }
+                @if statistics.running.count == 0 && !statistics.running.more { ", and none runs: the queue is drained." }
+                @else { ". " (statistics.running) " still run." }
+            }
+        }
+        @if let Some(told) = shared.errands.told(name) { p .drain role="status" { (text(&told)) "." } }
+    }
+}
+
+/// Names that are paused; none where the schema is from before there were any.
+async fn paused_names(shared: &Shared, queue: &str) -> Result<Vec<PausedName>, Error> {
+    match shared.watch.inspector().paused_names(queue, PAGE).await {
+        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Vec::new()),
+        read => read,
+    }
+}
+
+fn names_of(visit: &Visit, queue: &str, paused: &[PausedName]) -> Markup {
+    html! {
+        @for one in paused {
+            p .drain role="status" {
+                "The jobs " b { (text(&one.name)) } " are paused"
+                @if let Some(left) = one.resumes_in { " for " (spoken(left)) }
+                ". " (offer(visit, "resume-name", queue, &one.name, &format!("Resume {}", plain(&one.name))))
+            }
+        }
+    }
+}
+
+fn queue_actions(visit: &Visit, name: &str, kind: &str, statistics: &Statistics) -> Markup {
+    html! {
+        p .actions {
+            @if statistics.paused { (offer(visit, "resume", name, "", "Resume")) }
+            @else {
+                (offer(visit, "pause", name, "", "Pause"))
+                (offer(visit, "drain", name, "", "Drain"))
+            }
+            @if !kind.is_empty() {
+                (offer(visit, "pause-name", name, kind, &format!("Pause {}", plain(kind))))
+            }
+            @if statistics.dead.count > 0 {
+                (offer(visit, "redrive", name, "", "Retry dead letters"))
+                (offer(visit, "discard", name, "", "Delete dead letters"))
+            }
+            @if statistics.ready.count + statistics.delayed.count > 0 { (offer(visit, "purge", name, "", "Purge")) }
+        }
+    }
 }
 
 fn row(visit: &Visit, queue: &str, state: JobState, job: &ListedJob, now: SystemTime) -> Markup {
@@ -199,7 +254,12 @@ fn life(visit: &Visit, job: &JobDetails) -> Markup {
     let queue = encoded(&[("name", &job.queue), ("state", listed.state.as_str())]);
     html! {
         h1 { "Job " (id) " " (badge(kind, listed.state.as_str())) }
-        p .actions { (actions(visit, &job.queue, listed.state, &id)) }
+        p .actions {
+            (actions(visit, &job.queue, listed.state, &id))
+            @if visit.may_act() && matches!(listed.state, JobState::Ready | JobState::Delayed) {
+                a .button href={ (visit.base) "/edit?" (encoded(&[("name", &job.queue), ("id", &id)])) } aria-label={ "Edit job " (id) } { "Edit" }
+            }
+        }
         dl {
             dt { "Queue" } dd { a href={ (visit.base) "/queue?" (queue) } { (text(&job.queue)) } }
             dt { "Name" } dd { (text(&listed.name)) }

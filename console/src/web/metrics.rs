@@ -55,7 +55,7 @@ fn seconds(time: Duration) -> f64 {
 pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let namespace = shared.watch.backend().namespace().to_owned();
     let kind = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    match shared.watch.look().await {
+    match shared.watch.look_closely().await {
         Ok(seen) => (kind, text(&seen, &namespace)).into_response(),
         Err(error) => (
             StatusCode::SERVICE_UNAVAILABLE,

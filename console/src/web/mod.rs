@@ -32,12 +32,15 @@
 
 mod act;
 mod command;
+mod edit;
+mod errands;
 mod graph;
 mod guard;
 mod jobs;
 mod live;
 mod markup;
 mod metrics;
+mod preview;
 mod screens;
 mod sessions;
 mod tables;
@@ -61,6 +64,7 @@ use tokio::sync::Semaphore;
 pub use command::Web;
 
 use crate::watch::Watch;
+use errands::Errands;
 use guard::Visit;
 use sessions::Sessions;
 
@@ -211,6 +215,7 @@ struct Shared {
     options: WebOptions,
     sessions: Sessions,
     queries: Semaphore,
+    errands: Errands,
     live: Arc<Semaphore>,
 }
 
@@ -236,12 +241,19 @@ pub fn service(backend: Arc<dyn Backend>, options: WebOptions) -> Router {
         options,
         sessions: Sessions::new(),
         queries: Semaphore::new(MAX_QUERIES),
+        errands: Errands::default(),
         live: Arc::new(Semaphore::new(MAX_LIVE)),
     });
     let inside = Router::new()
         .route("/", get(screens::home))
         .route("/live", get(live::live))
         .route("/act", get(act::ask).post(act::act))
+        .route(
+            "/edit",
+            get(edit::ask)
+                .post(edit::act)
+                .layer(DefaultBodyLimit::max(edit::MAX_FORM)),
+        )
         .route("/logout", axum::routing::post(sessions::logout))
         .route("/metrics", get(metrics::metrics))
         .route("/{screen}", get(screens::screen))

@@ -82,7 +82,7 @@ impl Screen {
             "leases" => Some(tables::leases(visit, &seen)),
             "queues" => Some(tables::queues(visit, &seen)),
             "schedules" => Some(tables::schedules(visit, &seen)),
-            "limits" => Some(tables::limits(&seen)),
+            "limits" => Some(tables::limits(visit, &seen)),
             "ids" => Some(tables::ids(&seen)),
             _ => None,
         })

@@ -30,7 +30,7 @@ pub(super) struct Sessions {
     known: Mutex<HashMap<[u8; 32], Instant>>,
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {
         // Writing to a string cannot fail.

@@ -269,7 +269,10 @@ fn queue_row(visit: &Visit, line: &QueueLine) -> Markup {
         td .number { @if statistics.dead.count > 0 { a .bad href=(link("failed")) { (statistics.dead) } } @else { "0" } }
         td class=(if late { "number bad" } else { "number" }) { (lasting(statistics.oldest)) }
         td .actions {
-            @if statistics.paused { (offer(visit, "resume", name, "", "Resume")) } @else { (offer(visit, "pause", name, "", "Pause")) }
+            @if statistics.paused { (offer(visit, "resume", name, "", "Resume")) } @else {
+                (offer(visit, "pause", name, "", "Pause"))
+                (offer(visit, "drain", name, "", "Drain"))
+            }
         }
     }
 }
@@ -311,7 +314,7 @@ pub(super) fn schedules(visit: &Visit, seen: &Snapshot) -> Markup {
     }
 }
 
-pub(super) fn limits(seen: &Snapshot) -> Markup {
+pub(super) fn limits(visit: &Visit, seen: &Snapshot) -> Markup {
     html! {
         h1 { "Limits" }
         p .lead { "What was taken lately. How much is allowed is known to the programs, which have the quotas." }
@@ -329,9 +332,14 @@ pub(super) fn limits(seen: &Snapshot) -> Markup {
                 td .number { (lasting(limit.blocked)) }
                 td .number { (limit.reservations) }
                 td .number { (spoken(limit.decided)) " ago" }
+                td .actions {
+                    (offer(visit, "reset", &limit.key, "", "Reset"))
+                    @if limit.blocked.is_some() { (offer(visit, "unblock", &limit.key, "", "Unblock")) }
+                    @else { (offer(visit, "block", &limit.key, "", "Block")) }
+                }
             }).collect();
             html! {
-                (table("Limits", &["Key", "Flows back in", "Window", "Blocked for", "Reservations", "Used"], &rows, "No limit is in use."))
+                (table("Limits", &["Key", "Flows back in", "Window", "Blocked for", "Reservations", "Used", ""], &rows, "No limit is in use."))
                 (cut(limits.len(), MAX_ENTRIES))
             }
         }))

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver::Driver;
-use lockapi::admin::Filter;
+use lockapi::admin::{Filter, JobFilter, JobState};
 use lockapi::election::Election;
 use lockapi::id::IdOptions;
 use lockapi::lease::LeaseOptions;
 use lockapi::limit::Quota;
-use lockapi::queue::{Claim, Delivery, Job};
+use lockapi::queue::{Claim, Delivery, Job, Pause, Priority};
 use lockapi::schedule::Task;
 use lockapi::{Backend, BackendOptions};
 use lockapi_conformance::cluster::Cluster;
@@ -28,7 +28,10 @@ struct Program {
     backend: Arc<dyn Backend>,
     others: Vec<Arc<dyn Backend>>,
     held: Vec<Box<dyn std::any::Any>>,
+    /// What runs in the queue that is drained.
+    thumbnails: Vec<Delivery>,
     dead: i64,
+    waiting: i64,
 }
 
 async fn connect(url: &str, namespace: &str, owner: &str) -> Arc<dyn Backend> {
@@ -54,6 +57,16 @@ async fn work(backend: &dyn Backend, queue: &str, jobs: u32) -> Vec<Delivery> {
     queue.claim(&claim).await.unwrap()
 }
 
+/// A job that waits, beside others whose name is paused.
+async fn waiting(backend: &dyn Backend) -> i64 {
+    let mails = backend.queue("mails").unwrap();
+    let pause = Some(Pause::For(120 * MINUTE));
+    mails.set_name_paused("index", pause).await.unwrap();
+    let ready = JobFilter::queue("mails").state(JobState::Ready).limit(1);
+    let ready = backend.inspector().jobs(&ready).await.unwrap();
+    ready.jobs[0].id
+}
+
 impl Program {
     async fn start(url: &str, namespace: &str) -> Self {
         let backend = connect(url, namespace, "api-1").await;
@@ -66,8 +79,8 @@ impl Program {
             .await
             .unwrap();
         let claim = Claim::new(200).worker("node-8").lease(10 * MINUTE);
-        let queue = backend.queue("mails").unwrap();
-        let again = queue.claim(&claim).await.unwrap();
+        let mails = backend.queue("mails").unwrap();
+        let again = mails.claim(&claim).await.unwrap();
         for delivery in again {
             if delivery.id() == id {
                 delivery
@@ -81,7 +94,8 @@ impl Program {
             }
         }
         held.push(Box::new(claimed));
-        held.push(Box::new(work(&*backend, "thumbnails", 12).await));
+        let thumbnails = work(&*backend, "thumbnails", 12).await;
+        let waiting = waiting(&*backend).await;
         let search = backend.queue("search").unwrap();
         search
             .push(Job::new("index", &1).unwrap().delay(MINUTE))
@@ -143,7 +157,9 @@ impl Program {
             backend,
             others: Vec::new(),
             held,
+            thumbnails,
             dead: id,
+            waiting,
         };
         program.wait_for_locks(url, namespace).await;
         program
@@ -189,19 +205,32 @@ async fn a_person_looks_at_each_screen_and_acts() {
         Err(error) => panic!("no server: {error}"),
     };
     let namespace = format!("browser-{}", std::process::id());
-    let program = Program::start(cluster.url(), &namespace).await;
+    let mut program = Program::start(cluster.url(), &namespace).await;
     let options = WebOptions::new().actions(true).payloads(true);
     let url = serve(&program.backend, options).await;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/pictures");
     std::fs::create_dir_all(&folder).unwrap();
-    let dead = program.dead;
+    let jobs = (program.dead, program.waiting);
     let looked = tokio::task::spawn_blocking(move || {
         let driver = Driver::start();
-        look(&driver, &url, &folder, dead);
-        act(&driver, &url, dead);
+        look(&driver, &url, &folder, jobs);
+        act(&driver, &url, jobs.0);
+        edit(&driver, &url, jobs.1);
+        drain(&driver, &url);
+        (driver, folder)
+    });
+    let (driver, folder) = looked.await.unwrap();
+    for delivery in program.thumbnails.drain(..) {
+        delivery.ack().await.unwrap();
+    }
+    let told = tokio::task::spawn_blocking(move || {
+        // Nobody loads the page again.
+        driver.shows("none runs: the queue is drained");
+        assert_eq!(driver.script("return window.untouched"), true);
+        driver.picture(&folder.join("drained-light.png"));
         driver.complaints()
     });
-    let complaints = looked.await.unwrap();
+    let complaints = told.await.unwrap();
     assert!(
         complaints.is_empty(),
         "the browser complains: {complaints:?}"
@@ -216,6 +245,9 @@ async fn a_person_looks_at_each_screen_and_acts() {
         .await
         .unwrap();
     assert!(leases.is_empty());
+    let edited = inspector.job(program.waiting, true).await.unwrap().unwrap();
+    assert_eq!(edited.job.priority, Priority::Urgent);
+    assert_eq!(edited.payload.as_deref(), Some("[1, 2]"));
     let audit = inspector.audit(&Filter::new()).await.unwrap();
     let acts: Vec<_> = audit
         .iter()
@@ -228,12 +260,14 @@ async fn a_person_looks_at_each_screen_and_acts() {
             ("pause queue", "the server is down (on this machine)"),
             ("redrive job", "the address was mended (on this machine)"),
             ("release lease", "its node is gone (on this machine)"),
+            ("edit job", "a wrong address (on this machine)"),
+            ("drain queue", "release 1.7 (on this machine)"),
         ]
     );
 }
 
 /// Takes pictures of each screen, and sees that nothing is wider than it.
-fn look(driver: &Driver, url: &str, folder: &Path, dead: i64) {
+fn look(driver: &Driver, url: &str, folder: &Path, (dead, waiting): (i64, i64)) {
     let screens = [
         ("overview", "/".to_owned(), "Overview"),
         ("locks", "/locks".to_owned(), "reports/daily"),
@@ -246,6 +280,21 @@ fn look(driver: &Driver, url: &str, folder: &Path, dead: i64) {
         ("ids", "/ids".to_owned(), "orders"),
         ("audit", "/audit".to_owned(), "Audit"),
         ("confirm", "/act?do=pause&on=mails".to_owned(), "Reason"),
+        (
+            "edit",
+            format!("/edit?name=mails&id={waiting}"),
+            "Payload, as JSON",
+        ),
+        (
+            "purge",
+            "/act?do=purge&on=mails".to_owned(),
+            "would be deleted",
+        ),
+        (
+            "block",
+            "/act?do=block&on=user:99".to_owned(),
+            "For how long",
+        ),
     ];
     for (name, address, words) in screens {
         for (look, width, height, dark) in [
@@ -289,4 +338,29 @@ fn act(driver: &Driver, url: &str, dead: i64) {
     driver.script("document.querySelector('.skip').focus()");
     let focused = driver.script("return document.activeElement.className");
     assert_eq!(focused, "skip");
+}
+
+/// Changes a job, by the keyboard where there is a choice.
+fn edit(driver: &Driver, url: &str, waiting: i64) {
+    driver.open(&format!("{url}/job?id={waiting}"));
+    driver.click("a[aria-label^='Edit job']");
+    driver.shows("What is left as it is stays as it is");
+    driver.fill("#priority", "urg");
+    driver.script("document.querySelector('#payload').select()");
+    driver.fill("#payload", "[1, 2]");
+    driver.fill("#reason", "a wrong address\n");
+    driver.shows("is changed");
+}
+
+/// Drains a queue, and looks at what still runs.
+fn drain(driver: &Driver, url: &str) {
+    driver.open(&format!("{url}/queues"));
+    driver.click("a[aria-label^='Drain thumbnails']");
+    driver.shows("Running: 3 run to the end.");
+    driver.fill("#reason", "release 1.7");
+    driver.click("form.act button");
+    driver.shows("what runs goes on to its end");
+    driver.click("main a[href*='state=running']");
+    driver.shows("3 still run.");
+    driver.script("window.untouched = true");
 }

@@ -3,6 +3,8 @@
 
 mod acting;
 mod doors;
+mod edits;
 mod metrics;
+mod queues;
 mod screens;
 mod visitor;

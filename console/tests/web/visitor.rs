@@ -147,19 +147,41 @@ impl Browser {
 
     /// Fills in the form of an action.
     pub(crate) async fn act(&mut self, action: &str, on: &str, item: &str, reason: &str) -> Answer {
+        self.fill_in([("do", action), ("on", on), ("item", item)], "", reason)
+            .await
+    }
+
+    /// Fills in the form of an action that has a time.
+    pub(crate) async fn act_for(
+        &mut self,
+        action: &str,
+        on: &str,
+        time: &str,
+        reason: &str,
+    ) -> Answer {
+        self.fill_in([("do", action), ("on", on), ("item", "")], time, reason)
+            .await
+    }
+
+    async fn fill_in(&mut self, what: [(&str, &str); 3], time: &str, reason: &str) -> Answer {
         let query = form_urlencoded::Serializer::new(String::new())
-            .extend_pairs([("do", action), ("on", on), ("item", item)])
+            .extend_pairs(what)
             .finish();
         let asked = self.get(&format!("/act?{query}")).await;
         assert_eq!(asked.status, StatusCode::OK, "{}", asked.body);
+        assert!(
+            time.is_empty() || asked.body.contains("name=\"for\""),
+            "it has a time: {}",
+            asked.body
+        );
         let form = asked.field("form");
-        let fields = [
-            ("form", &*form),
-            ("do", action),
-            ("on", on),
-            ("item", item),
-            ("reason", reason),
-        ];
+        let mut fields = vec![("form", &*form), ("for", time), ("reason", reason)];
+        fields.extend(what);
         self.post("/act", &fields).await
+    }
+
+    /// A form token that is right, of a page that has nothing to send.
+    pub(crate) async fn form_of_nothing(&mut self) -> String {
+        self.get("/login").await.field("form")
     }
 }

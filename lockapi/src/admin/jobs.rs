@@ -325,6 +325,16 @@ impl fmt::Debug for JobDetails {
     }
 }
 
+/// A name of jobs that is paused in a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PausedName {
+    /// The name.
+    pub name: String,
+    /// For how long it still is; `None` until it is resumed.
+    pub resumes_in: Option<Duration>,
+}
+
 /// A queue that has jobs or dead letters, or was paused or resumed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]

@@ -51,14 +51,14 @@ pub use filter::Filter;
 pub(crate) use jobs::{EXAMINED, check_page};
 pub use jobs::{
     FoundQueue, JobDetails, JobFilter, JobPage, JobPlace, JobState, ListedJob, MAX_PAGE,
-    MAX_PAYLOAD_CHARS, MatchedJobs,
+    MAX_PAYLOAD_CHARS, MatchedJobs, PausedName,
 };
 pub use levels::{LimitLevel, WorkerNumber};
 pub(crate) use model::Notes;
 pub(crate) use operations::{
     Blocker, CancelJobs, Edit, EditJobs, Edited, ForceRelease, ListAudit, ListJobs, ListLeases,
-    ListLimits, ListLocks, ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, Note,
-    NotedLock, ReadJob, Record, SweepNotes, Terminate, Unblock,
+    ListLimits, ListLocks, ListPausedNames, ListQueues, ListRunning, ListSchedulers, ListWaits,
+    ListWorkers, Note, NotedLock, ReadJob, Record, SweepNotes, Terminate, Unblock,
 };
 pub(crate) use priority::Shared;
 pub use priority::{Priority, PriorityScope, Report, SignalOutcome, SignalledBlocker};
@@ -308,7 +308,7 @@ pub trait Inspector: Send + Sync + fmt::Debug {
     /// `Invalid` for a filter outside of its limits.
     fn contention(&self, filter: &Filter) -> Result<Vec<Contention>>;
 
-    /// What operators did, the latest first.
+    /// What operators did, the latest first: among the latest 20,000 entries of all namespaces.
     async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>>;
 
     /// Jobs of a queue, of all that wait or run or in a state, page by page: those that wait or run in the order in which they are
@@ -331,6 +331,10 @@ pub trait Inspector: Send + Sync + fmt::Debug {
     /// Schedulers of the namespace that have tasks, in the order of their names: at most `most` (up to
     /// [`MAX_PAGE`]) of those after `after`.
     async fn schedulers(&self, after: &str, most: usize) -> Result<Vec<String>>;
+
+    /// Names of jobs that are [paused](crate::Queue::set_name_paused) in a queue of the namespace, in their order: at
+    /// most `most` (up to [`MAX_PAGE`]).
+    async fn paused_names(&self, queue: &str, most: usize) -> Result<Vec<PausedName>>;
 
     /// Rate limits of the namespace in the order of their keys, at most `most` (up to [`MAX_PAGE`]) of
     /// those after `after`, among the first 5,000 of all namespaces.

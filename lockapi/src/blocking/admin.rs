@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::block_on;
 use crate::admin::{
     AuditEntry, Contention, Filter, FoundQueue, HeldLease, HeldLock, JobDetails, JobEdit,
-    JobFilter, JobPage, LimitLevel, MatchedJobs, Priority, PriorityScope, RunningJob,
+    JobFilter, JobPage, LimitLevel, MatchedJobs, PausedName, Priority, PriorityScope, RunningJob,
     TerminatedSession, Waiter, WorkerNumber,
 };
 use crate::error::Result;
@@ -64,7 +64,7 @@ impl Inspector {
         self.0.contention(filter)
     }
 
-    /// What operators did, the latest first.
+    /// What operators did, the latest first: among the latest 20,000 entries of all namespaces.
     ///
     /// # Errors
     /// As for the async method.
@@ -104,6 +104,15 @@ impl Inspector {
     /// As for the async method.
     pub fn schedulers(&self, after: &str, most: usize) -> Result<Vec<String>> {
         block_on(self.0.schedulers(after, most))
+    }
+
+    /// Names of jobs that are paused in a queue; see
+    /// [`Inspector::paused_names`](crate::admin::Inspector::paused_names).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn paused_names(&self, queue: &str, most: usize) -> Result<Vec<PausedName>> {
+        block_on(self.0.paused_names(queue, most))
     }
 
     /// Rate limits in the order of their keys; see

@@ -1,11 +1,11 @@
 //! What is listed of jobs, page by page.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use lockapi::admin::{JobPlace, JobState, ListedJob};
 use lockapi::driver::Connection;
 use lockapi::queue::Progress;
-use lockapi::suite::admin::{ListJobs, ListQueues, ReadJob};
+use lockapi::suite::admin::{ListJobs, ListPausedNames, ListQueues, ReadJob};
 
 use super::actions::Label;
 use super::{Action, Pair};
@@ -129,5 +129,18 @@ impl<C: Connection> Pair<'_, C> {
             most: 10,
         };
         self.same(list).await;
+        // For how long depends on both clocks.
+        let name = self.name();
+        let (most, examined) = (10, 20);
+        let list = ListPausedNames {
+            name,
+            most,
+            examined,
+        };
+        let (mut real, mut model) = self.both(list).await;
+        for one in real.iter_mut().chain(&mut model) {
+            one.resumes_in = one.resumes_in.map(|_| Duration::ZERO);
+        }
+        assert_eq!(real, model, "paused names");
     }
 }

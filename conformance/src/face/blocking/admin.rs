@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use lockapi::admin::{
     AuditEntry, Contention, Filter, FoundQueue, HeldLease, HeldLock, Inspector, JobDetails,
-    JobEdit, JobFilter, JobPage, LimitLevel, MatchedJobs, Operator, Priority, PriorityScope,
-    RunningJob, TerminatedSession, Waiter, WorkerNumber,
+    JobEdit, JobFilter, JobPage, LimitLevel, MatchedJobs, Operator, PausedName, Priority,
+    PriorityScope, RunningJob, TerminatedSession, Waiter, WorkerNumber,
 };
 use lockapi::blocking;
 use lockapi::{Key, Result};
@@ -71,6 +71,12 @@ impl Inspector for Blocking<blocking::Inspector> {
     async fn schedulers(&self, after: &str, most: usize) -> Result<Vec<String>> {
         let after = after.to_owned();
         self.with(move |inner| inner.schedulers(&after, most)).await
+    }
+
+    async fn paused_names(&self, queue: &str, most: usize) -> Result<Vec<PausedName>> {
+        let queue = queue.to_owned();
+        self.with(move |inner| inner.paused_names(&queue, most))
+            .await
     }
 
     async fn limits(&self, after: &str, most: usize) -> Result<Vec<LimitLevel>> {

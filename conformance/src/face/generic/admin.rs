@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use lockapi::admin::{
     AuditEntry, Contention, Filter, FoundQueue, HeldLease, HeldLock, Inspector, JobDetails,
-    JobEdit, JobFilter, JobPage, LimitLevel, MatchedJobs, Operator, Priority, PriorityScope,
-    RunningJob, TerminatedSession, Waiter, WorkerNumber,
+    JobEdit, JobFilter, JobPage, LimitLevel, MatchedJobs, Operator, PausedName, Priority,
+    PriorityScope, RunningJob, TerminatedSession, Waiter, WorkerNumber,
 };
 use lockapi::{Key, Result};
 
@@ -54,6 +54,10 @@ impl<I: Inspector + ?Sized> Inspector for Through<I> {
 
     async fn schedulers(&self, after: &str, most: usize) -> Result<Vec<String>> {
         self.0.schedulers(after, most).await
+    }
+
+    async fn paused_names(&self, queue: &str, most: usize) -> Result<Vec<PausedName>> {
+        self.0.paused_names(queue, most).await
     }
 
     async fn limits(&self, after: &str, most: usize) -> Result<Vec<LimitLevel>> {

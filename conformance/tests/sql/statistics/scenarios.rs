@@ -2,8 +2,8 @@
 
 use lockapi::driver::Statement;
 use lockapi::suite::admin::{
-    CancelJobs, EditJobs, ForceRelease, ListJobs, ListLimits, ListQueues, ListRunning,
-    ListSchedulers, ListWorkers, Note, ReadJob, Record,
+    CancelJobs, EditJobs, ForceRelease, ListJobs, ListLimits, ListPausedNames, ListQueues,
+    ListRunning, ListSchedulers, ListWorkers, Note, ReadJob, Record,
 };
 use lockapi::suite::driver::Operation;
 use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
@@ -249,6 +249,7 @@ fn scenarios_of_operators() -> Vec<Scenario> {
         engine(ReadJob::STATEMENT, "'{ns}', {id}, true, 100"),
         engine(ListQueues::STATEMENT, "'{ns}', '{ns}', '', 10"),
         engine(ListSchedulers::STATEMENT, "'{ns}', '', 10"),
+        engine(ListPausedNames::STATEMENT, "'{ns}', 'work', 10, 20"),
         engine(ListLimits::STATEMENT, "'{ns}', 'k1', 10, 20"),
         engine(ListWorkers::STATEMENT, "'{ns}', 10"),
         engine(Record::STATEMENT, "'{ns}', 'a', 't', 'r'"),

@@ -36,11 +36,17 @@ pub(super) fn queue(line: &QueueLine) -> Line {
         .detail("Dead letters", counted.dead.to_string())
         .detail("Lately", bars(&line.history, 48));
     row.alarming = counted.paused || counted.dead.count > 0 || oldest > Duration::from_mins(1);
-    row.offer(if counted.paused {
-        Action::Resume(name.clone())
+    if counted.paused {
+        row = row.offer(Action::Resume(name.clone()));
     } else {
-        Action::Pause(name.clone())
-    })
+        row = row
+            .offer(Action::Pause(name.clone(), None))
+            .offer(Action::Drain(name.clone()));
+    }
+    if counted.dead.count > 0 {
+        row = row.offer(Action::Redrive(name.clone()));
+    }
+    row
 }
 
 /// A sparkline of the jobs that were due and waited.

@@ -2,9 +2,9 @@
 
 use crate::admin::{
     EXAMINED, FoundQueue, JobDetails, JobFilter, JobPage, JobPlace, JobState, ListedJob,
-    MAX_PAYLOAD_CHARS, duration, since_epoch,
+    MAX_PAYLOAD_CHARS, PausedName, duration, since_epoch,
 };
-use crate::driver::columns::maybe_text;
+use crate::driver::columns::{maybe_int, maybe_text};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
@@ -66,6 +66,17 @@ pub struct ListSchedulers {
     pub most: i64,
 }
 
+/// Reads which names of jobs are paused in a queue.
+#[derive(Clone, Debug)]
+pub struct ListPausedNames {
+    /// The queue.
+    pub name: Name,
+    /// How many at most.
+    pub most: i64,
+    /// How many are examined at most.
+    pub examined: i64,
+}
+
 impl ListJobs {
     pub(crate) fn new(namespace: &str, filter: &JobFilter) -> Self {
         Self {
@@ -82,6 +93,22 @@ impl ListJobs {
             examined: EXAMINED,
             most: i64::try_from(filter.limit).unwrap_or(i64::MAX),
         }
+    }
+
+    /// The same among fewer jobs, where most of them are probably on the page: of any name, group and tag, in a state that has an
+    /// order of its own. Where many others are before them, that page is not full.
+    pub(crate) fn few(&self) -> Option<Self> {
+        let few = self.most.saturating_mul(2);
+        let mixed = matches!(
+            self.state,
+            Some(JobState::Running | JobState::Completed | JobState::Cancelled)
+        );
+        let any = [&self.job, &self.group, &self.tag];
+        let any = any.iter().all(|label| label.is_empty());
+        (any && !mixed && few < self.examined).then(|| Self {
+            examined: few,
+            ..self.clone()
+        })
     }
 
     /// The priorities that are left to list, each with the time and the number after which.
@@ -409,5 +436,50 @@ impl Operation for ListSchedulers {
                 .map(|name| Row(vec![Value::Text(name)]))
                 .collect(),
         )
+    }
+}
+
+impl Operation for ListPausedNames {
+    type Output = Vec<PausedName>;
+
+    const STATEMENT: Statement = Statement {
+        name: "admin.paused_names",
+        sql: include_str!("paused_names.sql"),
+        params: &[Type::Text, Type::Text, Type::Int, Type::Int],
+        columns: &[Type::Text, Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let of = |one: &Self| {
+            vec![
+                Value::Text(one.name.namespace.clone()),
+                Value::Text(one.name.queue.clone()),
+                Value::Int(one.most),
+                Value::Int(one.examined),
+            ]
+        };
+        batch.first().map(of).unwrap_or_default()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<PausedName>>, Failure> {
+        let read = |mut row: Row| {
+            Ok(PausedName {
+                name: row.text(0)?,
+                resumes_in: row.maybe_int(1)?.map(duration),
+            })
+        };
+        let read: Result<_, Failure> = rows.into_iter().map(read).collect();
+        Ok(vec![read?])
+    }
+
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let one = batch.first()?;
+        let most = usize::try_from(one.most).unwrap_or_default();
+        let names = model.jobs.names_paused(model.now, &one.name);
+        let row = |(name, until): (&str, Option<i64>)| {
+            let left = maybe_int(until.map(|until| until - model.now));
+            Row(vec![Value::Text(name.to_owned()), left])
+        };
+        Some(names.take(most).map(row).collect())
     }
 }

@@ -24,7 +24,7 @@ WITH live AS MATERIALIZED (
                                    ELSE timestamptz 'infinity' END
             ORDER BY j.run_at, j.id + 0
             LIMIT $9::int8) AS o
-     ORDER BY level.priority, o.run_at, o.id
+     -- Level by level, as unnest() returns them: no entry of the next is read before the last of the one before.
      LIMIT $9::int8
 ), failed AS MATERIALIZED (
     SELECT a.id, a.name, a.run_at, a.created_at, a.started_at, a.completed_at, a.attempt, a.max_attempts,

@@ -10,7 +10,7 @@ mod operate;
 pub(crate) use edit::Edit;
 pub use edit::{EditJobs, Edited};
 pub use inspect::{ListAudit, ListLeases, ListLocks, ListRunning, ListWaits};
-pub use jobs::{ListJobs, ListQueues, ListSchedulers, ReadJob};
+pub use jobs::{ListJobs, ListPausedNames, ListQueues, ListSchedulers, ReadJob};
 pub use levels::{ListLimits, ListWorkers};
 pub use note::{Note, NotedLock, SweepNotes};
 #[cfg(feature = "suite")]

@@ -14,15 +14,16 @@ pub(super) use notes::{Names, NoteRecorder};
 use super::Core;
 use super::batcher::{ALONE, Queued};
 use crate::admin::{
-    AuditEntry, CancelJobs, Contention, EditJobs, Filter, ForceRelease, FoundQueue, HeldLease,
-    HeldLock, Inspector, JobDetails, JobEdit, JobFilter, JobPage, LimitLevel, ListAudit, ListJobs,
-    ListLeases, ListLimits, ListLocks, ListQueues, ListRunning, ListSchedulers, ListWaits,
-    ListWorkers, MatchedJobs, Operator, Priority, PriorityScope, ReadJob, Record, RunningJob,
-    Terminate, TerminatedSession, Unblock, Waiter, WorkerNumber, check_act, check_page,
-    check_reason,
+    AuditEntry, CancelJobs, Contention, EXAMINED, EditJobs, Filter, ForceRelease, FoundQueue,
+    HeldLease, HeldLock, Inspector, JobDetails, JobEdit, JobFilter, JobPage, LimitLevel, ListAudit,
+    ListJobs, ListLeases, ListLimits, ListLocks, ListPausedNames, ListQueues, ListRunning,
+    ListSchedulers, ListWaits, ListWorkers, MatchedJobs, Operator, PausedName, Priority,
+    PriorityScope, ReadJob, Record, RunningJob, Terminate, TerminatedSession, Unblock, Waiter,
+    WorkerNumber, check_act, check_page, check_reason,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Key, check_name};
+use crate::queue::Name;
 
 /// Declares how operations are batched: each in a statement of its own.
 macro_rules! queued {
@@ -54,6 +55,7 @@ queued! {
     ReadJob "job" true;
     ListQueues "queues" true;
     ListSchedulers "schedulers" true;
+    ListPausedNames "paused_names" true;
     ListLimits "limits" true;
     ListWorkers "worker_numbers" true;
 }
@@ -160,6 +162,12 @@ impl Inspector for Admin {
     async fn jobs(&self, filter: &JobFilter) -> Result<JobPage> {
         filter.check().map_err(|error| error.during("jobs"))?;
         let list = ListJobs::new(&self.0.namespace, filter);
+        if let Some(few) = list.few() {
+            let page = self.0.jobs.call(few).await?;
+            if page.jobs.len() == filter.limit || page.next.is_none() {
+                return Ok(page);
+            }
+        }
         self.0.jobs.call(list).await
     }
 
@@ -197,6 +205,21 @@ impl Inspector for Admin {
             namespace,
             after,
             most,
+        };
+        self.0.jobs.call(list).await
+    }
+
+    async fn paused_names(&self, queue: &str, most: usize) -> Result<Vec<PausedName>> {
+        let during = |error: Error| error.during("paused_names");
+        check_name("queue", queue, 1).map_err(during)?;
+        check_page(most).map_err(during)?;
+        let list = ListPausedNames {
+            name: Name {
+                namespace: self.0.namespace.to_string(),
+                queue: queue.to_owned(),
+            },
+            most: i64::try_from(most).unwrap_or(i64::MAX),
+            examined: EXAMINED,
         };
         self.0.jobs.call(list).await
     }

@@ -386,6 +386,14 @@ fn inspection() -> Vec<Decoder> {
             after: text(),
             most: 1,
         }),
+        of(admin::ListPausedNames {
+            name: queue::Name {
+                namespace: text(),
+                queue: text(),
+            },
+            most: 1,
+            examined: 1,
+        }),
         of(admin::ListLimits {
             namespace: text(),
             after: text(),

@@ -314,7 +314,11 @@ impl Jobs {
     }
 
     /// The names of jobs that are paused in a queue.
-    fn names_paused(&self, now: i64, queue: &Name) -> impl Iterator<Item = (&str, Option<i64>)> {
+    pub(crate) fn names_paused(
+        &self,
+        now: i64,
+        queue: &Name,
+    ) -> impl Iterator<Item = (&str, Option<i64>)> {
         let names = self.paused_names.get(queue).into_iter().flatten();
         names
             .filter(move |(_, until)| until.is_none_or(|until| until > now))

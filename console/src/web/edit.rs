@@ -1,0 +1,307 @@
+//! Changing a job that waits.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Form};
+use lockapi::admin::{JobDetails, JobEdit, JobState};
+use lockapi::queue::Priority;
+use lockapi::{Error, ErrorKind};
+use maud::{Markup, html};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use super::act::{forbidden, forged, reason_field};
+use super::guard::{Visit, refuse};
+use super::markup::encoded;
+use super::sessions::{hex, is_form};
+use super::{Shared, markup};
+use crate::action::signed;
+use crate::output::{plain, time};
+
+/// The largest form: a payload of the most characters that are shown, each in its longest form.
+pub(super) const MAX_FORM: usize = lockapi::admin::MAX_PAYLOAD_CHARS * 12 + (16 << 10);
+
+const PRIORITIES: [(&str, Priority); 4] = [
+    ("urgent", Priority::Urgent),
+    ("high", Priority::High),
+    ("normal", Priority::Normal),
+    ("low", Priority::Low),
+];
+
+/// What was written into the form.
+#[derive(Default, Deserialize)]
+pub(super) struct Written {
+    #[serde(default)]
+    form: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    id: String,
+    /// `keep`, `now` or `at`.
+    #[serde(default)]
+    due: String,
+    #[serde(default)]
+    at: String,
+    #[serde(default)]
+    priority: String,
+    #[serde(default)]
+    attempts: String,
+    payload: Option<String>,
+    /// What the payload was that the form was made with, as a hash.
+    #[serde(default)]
+    seen: String,
+    #[serde(default)]
+    reason: String,
+}
+
+/// Why a form is not taken: what the visitor may not do, or what is wrong with it.
+enum Refusal {
+    Masked,
+    Wrong(String),
+    Failed(Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        if error.kind() == ErrorKind::Invalid {
+            Self::Wrong(error.to_string())
+        } else {
+            Self::Failed(error)
+        }
+    }
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, "edit", message)
+}
+
+fn hash(payload: &str) -> String {
+    hex(&Sha256::digest(payload))
+}
+
+/// Browsers send each end of a line as two characters.
+fn lines(text: &str) -> String {
+    text.replace("\r\n", "\n")
+}
+
+/// The whole payload, if it may be shown and is not cut.
+fn payload(job: &JobDetails) -> Option<&str> {
+    let payload = job.payload.as_deref()?;
+    (payload.chars().count() < lockapi::admin::MAX_PAYLOAD_CHARS).then_some(payload)
+}
+
+fn waits(job: &JobDetails) -> bool {
+    matches!(job.job.state, JobState::Ready | JobState::Delayed)
+}
+
+/// The job of a form, with its payload if that may be shown.
+async fn read(shared: &Shared, queue: &str, id: &str) -> Result<JobDetails, Error> {
+    let id = id.parse::<i64>();
+    let id =
+        id.map_err(|_| invalid("the number of a job that is none; allowed are whole numbers"))?;
+    let shown = shared.options.payloads;
+    let job = shared.watch.inspector().job(id, shown).await?;
+    let job = job.filter(|job| job.queue == queue);
+    job.ok_or_else(|| {
+        invalid(format!(
+            "there is no job {id} in {queue:?}, or none any more"
+        ))
+    })
+}
+
+/// A form with what the job has.
+pub(super) async fn ask(
+    State(shared): State<Arc<Shared>>,
+    Extension(visit): Extension<Visit>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
+    if !visit.may_act() {
+        return forbidden();
+    }
+    let get = |name: &str| query.get(name).cloned().unwrap_or_default();
+    let written = Written {
+        name: get("name"),
+        id: get("id"),
+        due: "keep".to_owned(),
+        ..Written::default()
+    };
+    let job = match shared.turn().await {
+        Ok(_turn) => read(&shared, &written.name, &written.id).await,
+        Err(error) => Err(error),
+    };
+    match job {
+        Ok(job) => {
+            let main = form(&visit, &job, &written, None);
+            markup::page(&visit, "Edit", "queues", None, &main).into_response()
+        }
+        Err(error) => markup::failed(&visit, "queues", &error),
+    }
+}
+
+fn form(visit: &Visit, job: &JobDetails, written: &Written, wrong: Option<&str>) -> Markup {
+    let listed = &job.job;
+    let (priority, attempts) = (&*written.priority, &*written.attempts);
+    html! {
+        h1 { "Edit job " (listed.id) }
+        p .question { "Change the job " (plain(&listed.name)) " of " (plain(&job.queue)) ". What is left as it is stays as it is." }
+        @if let Some(wrong) = wrong { p .alarm role="alert" { (plain(wrong)) } }
+        @if !waits(job) { p .alarm role="alert" { "It is " (listed.state.as_str()) ": only a job that waits can be changed." } }
+        form .act .edit method="post" action={ (visit.base) "/edit" } {
+            input type="hidden" name="form" value=(visit.form_token);
+            input type="hidden" name="name" value=(job.queue);
+            input type="hidden" name="id" value=(listed.id);
+            fieldset {
+                legend { "When it is due" }
+                @for (value, words) in [("keep", format!("at {}, as it is", time(listed.run_at))), ("now", "now".to_owned()), ("at", "at this time, in UTC:".to_owned())] {
+                    label { input type="radio" name="due" value=(value) checked[written.due == value]; " " (words) }
+                }
+                input type="text" name="at" value=(written.at) maxlength="40" placeholder="2030-01-01T03:00:00Z"
+                    aria-label="The time, such as 2030-01-01T03:00:00Z" autocomplete="off";
+            }
+            label for="priority" { "Priority" }
+            select #priority name="priority" {
+                option value="" selected[priority.is_empty()] { (format!("{:?}", listed.priority).to_lowercase()) ", as it is" }
+                @for (name, _) in PRIORITIES { option value=(name) selected[priority == name] { (name) } }
+            }
+            label for="attempts" { "Attempts at most; it has had " (listed.attempt) " of " (listed.max_attempts) }
+            input #attempts type="number" name="attempts" min="1" max="1000000" value=(attempts) placeholder=(listed.max_attempts);
+            @match payload(job) {
+                Some(now) => {
+                    input type="hidden" name="seen" value=(if written.seen.is_empty() { hash(now) } else { written.seen.clone() });
+                    label for="payload" { "Payload, as JSON" }
+                    // The first end of a line in it is not part of the text.
+                    textarea #payload name="payload" rows="10" spellcheck="false" { "\n" (written.payload.as_deref().unwrap_or(now)) }
+                }
+                None if job.payload.is_some() => { p .none { "The payload is too long to be changed here; `lockapi queue edit` changes it." } }
+                None => { p .none { "The payload is not shown, so it cannot be changed here: this page was started without --payloads." } }
+            }
+            (reason_field(&written.reason, false))
+            button type="submit" { "edit" }
+            a href={ (visit.base) "/job?" (encoded(&[("id", &listed.id.to_string())])) } { "Leave it" }
+        }
+    }
+}
+
+/// What is to be changed.
+fn edit(written: &Written, job: &JobDetails) -> Result<JobEdit, Refusal> {
+    let mut edit = JobEdit::new();
+    edit = match written.due.as_str() {
+        "" | "keep" => edit,
+        "now" => edit.now(),
+        "at" => {
+            let at = humantime::parse_rfc3339_weak(written.at.trim());
+            edit.at(at.map_err(|_| {
+                invalid(format!(
+                    "the time {:?} is none; allowed are times in UTC such as 2030-01-01T03:00:00Z",
+                    written.at
+                ))
+            })?)
+        }
+        other => {
+            return Err(invalid(format!(
+                "the time {other:?} is none; allowed are keep, now and at"
+            ))
+            .into());
+        }
+    };
+    if !written.priority.is_empty() {
+        let found = PRIORITIES
+            .iter()
+            .find(|(name, _)| *name == written.priority);
+        let (_, priority) = found.ok_or_else(|| {
+            invalid(format!(
+                "the priority {:?} is none; allowed are urgent, high, normal and low",
+                written.priority
+            ))
+        })?;
+        edit = edit.priority(*priority);
+    }
+    if !written.attempts.trim().is_empty() {
+        let attempts = written.attempts.trim().parse();
+        edit = edit.max_attempts(attempts.map_err(|_| {
+            invalid(format!(
+                "attempts of {:?}; allowed are whole numbers from 1 to 1,000,000",
+                written.attempts
+            ))
+        })?);
+    }
+    if let Some(wanted) = &written.payload {
+        // Whoever cannot see a payload cannot know what he replaces.
+        let now = payload(job).ok_or(Refusal::Masked)?;
+        let wanted = lines(wanted);
+        // What the form had is no change, whatever the payload is by now.
+        if hash(&wanted) != written.seen && wanted != lines(now) {
+            if hash(now) != written.seen {
+                let message = "the payload was changed by somebody else meanwhile; look at it again, and write yours anew";
+                return Err(invalid(message).into());
+            }
+            edit = edit.payload(wanted);
+        }
+    }
+    Ok(edit)
+}
+
+async fn change(
+    shared: &Shared,
+    visit: &Visit,
+    written: &Written,
+    job: &JobDetails,
+) -> Result<String, Refusal> {
+    let edit = edit(written, job)?;
+    let reason = signed(&written.reason, visit.name())?;
+    let id = job.job.id;
+    let operator = shared.watch.backend().operator();
+    Ok(if operator.edit_job(&job.queue, id, edit, &reason).await? {
+        format!("job {id} is changed")
+    } else {
+        format!("job {id} does not wait any more, and is as it was")
+    })
+}
+
+/// Changes it.
+pub(super) async fn act(
+    State(shared): State<Arc<Shared>>,
+    Extension(visit): Extension<Visit>,
+    Form(written): Form<Written>,
+) -> Response {
+    if !visit.may_act() {
+        return forbidden();
+    }
+    if !is_form(&visit, &written.form) {
+        return forged();
+    }
+    let _turn = match shared.turn().await {
+        Ok(turn) => turn,
+        Err(error) => return markup::failed(&visit, "queues", &error),
+    };
+    let job = match read(&shared, &written.name, &written.id).await {
+        Ok(job) => job,
+        Err(error) => return markup::failed(&visit, "queues", &error),
+    };
+    let changed = change(&shared, &visit, &written, &job).await;
+    shared.watch.forget(&job.queue).await;
+    match changed {
+        Ok(told) => {
+            let main = html! {
+                h1 { "Done" }
+                p .done role="status" { (plain(&told)) "." }
+                p { a href={ (visit.base) "/job?id=" (job.job.id) } { "Back" } " · " a href={ (visit.base) "/audit" } { "Audit" } }
+            };
+            markup::page(&visit, "Done", "queues", None, &main).into_response()
+        }
+        Err(Refusal::Masked) => {
+            let message = "The payload is not shown on this page, so it cannot be changed here; nothing was done.";
+            refuse(StatusCode::FORBIDDEN, message.to_owned())
+        }
+        Err(Refusal::Wrong(why)) => {
+            let main = form(&visit, &job, &written, Some(&why));
+            let page = markup::page(&visit, "Edit", "queues", None, &main);
+            (StatusCode::BAD_REQUEST, page).into_response()
+        }
+        Err(Refusal::Failed(error)) => markup::failed(&visit, "queues", &error),
+    }
+}

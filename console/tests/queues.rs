@@ -1,0 +1,82 @@
+//! What the commands tell of queues.
+
+mod common;
+
+use common::Database;
+
+fn push(database: &Database, queue: &str, name: &str) {
+    database.lockapi(["queue", "push", queue, name]).succeeds();
+}
+
+#[test]
+fn who_writes_the_name_of_a_queue_wrong_is_told() {
+    let database = Database::new();
+    push(&database, "mails", "send");
+    let why = ["--reason", "a test"];
+    for arguments in [
+        &["show", "mail"][..],
+        &["jobs", "mail"],
+        &["dead", "mail"],
+        &["purge", "mail"],
+        &["drain", "mail2", "--timeout", "1s"],
+        &["pause", "mail3"],
+        &["resume", "mail4"],
+    ] {
+        let acts = !["show", "jobs", "dead"].contains(&arguments[0]);
+        let why = if acts { &why[..] } else { &[] };
+        let told = database.lockapi([&["queue"], arguments, why].concat());
+        told.succeeds().tells("`lockapi queue list` lists");
+    }
+    for arguments in [
+        &["show", "mails"][..],
+        &["jobs", "mails"],
+        &["dead", "mails"],
+        &["show", "mail3"],
+    ] {
+        let quiet = database.lockapi([&["queue"], arguments].concat());
+        assert_eq!(quiet.succeeds().err, "", "{arguments:?}");
+    }
+    let elsewhere = database.lockapi(["queue", "list", "--namespace", "prod"]);
+    elsewhere.succeeds().tells("--everywhere");
+}
+
+#[test]
+fn queues_are_listed_with_what_is_in_them() {
+    let database = Database::new();
+    push(&database, "mails", "send");
+    push(&database, "mails", "send");
+    database
+        .lockapi(["queue", "pause", "images", "--reason", "a test"])
+        .succeeds();
+    let listed = database.lockapi(["queue", "list", "--counts"]).succeeds();
+    listed.shows("READY").shows("paused");
+    let listed = database.lockapi(["queue", "list", "--counts", "--json"]);
+    let listed = listed.succeeds().json();
+    assert_eq!(listed[0]["name"], "images", "{listed}");
+    assert_eq!(listed[0]["paused"], true, "{listed}");
+    assert_eq!(listed[1]["ready"]["count"], 2, "{listed}");
+    database
+        .lockapi(["queue", "list", "--counts", "--everywhere"])
+        .exits(2);
+}
+
+#[test]
+fn names_that_are_paused_are_shown_with_their_queue() {
+    let database = Database::new();
+    push(&database, "mails", "send");
+    let pause = |name: &str, time: &[&str]| {
+        let begin = ["queue", "pause", "mails", "--name", name];
+        let arguments = [&begin[..], time, &["--reason", "a test"]].concat();
+        database.lockapi(arguments).succeeds()
+    };
+    pause("digest", &["--for", "2h"]);
+    pause("send", &[]);
+    let shown = database.lockapi(["queue", "show", "mails"]).succeeds();
+    shown
+        .shows("paused jobs digest for 1h 59m")
+        .shows("paused jobs send:");
+    let shown = database.lockapi(["queue", "show", "mails", "--json"]);
+    let shown = shown.succeeds().json();
+    assert_eq!(shown["paused_names"][1]["name"], "send", "{shown}");
+    assert_eq!(shown["paused"], false, "{shown}");
+}

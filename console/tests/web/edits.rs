@@ -1,0 +1,275 @@
+//! Changing a job that waits.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use lockapi::Backend;
+use lockapi::admin::{Filter, JobDetails, JobEdit, JobState};
+use lockapi::queue::{Claim, Job, Priority};
+use lockapi_console::web::WebOptions;
+
+use crate::visitor::{Answer, Browser, MINUTE, backend};
+
+struct Waiting {
+    backend: Arc<dyn Backend>,
+    id: i64,
+}
+
+impl Waiting {
+    async fn new() -> Self {
+        let backend = backend().await;
+        let job = Job::new("send", &"to ada").unwrap().delay(MINUTE);
+        let queue = backend.queue("mails").unwrap();
+        let id = queue.push(job).await.unwrap().id;
+        Self { backend, id }
+    }
+
+    fn browser(&self, payloads: bool) -> Browser {
+        let options = WebOptions::new().actions(true).payloads(payloads);
+        Browser::of(&self.backend, options)
+    }
+
+    async fn now(&self) -> JobDetails {
+        let read = self.backend.inspector().job(self.id, true).await;
+        read.unwrap().unwrap()
+    }
+
+    async fn acts(&self) -> Vec<String> {
+        let audit = self.backend.inspector().audit(&Filter::new()).await;
+        let entries = audit.unwrap().into_iter().rev();
+        entries
+            .map(|entry| format!("{} {}: {}", entry.action, entry.target, entry.reason))
+            .collect()
+    }
+
+    fn address(&self) -> String {
+        format!("/edit?name=mails&id={}", self.id)
+    }
+
+    /// Fills in the form: the fields that it has, but for `fields`.
+    async fn edit(&self, browser: &mut Browser, fields: &[(&str, &str)]) -> Answer {
+        let asked = browser.get(&self.address()).await;
+        assert_eq!(asked.status, StatusCode::OK, "{}", asked.body);
+        let (form, id) = (asked.field("form"), self.id.to_string());
+        let mut all = vec![("form", &*form), ("name", "mails"), ("id", &*id)];
+        let seen = asked.body.contains("name=\"seen\"");
+        let seen = seen.then(|| asked.field("seen"));
+        if let Some(seen) = &seen {
+            all.push(("seen", seen));
+        }
+        all.extend(fields);
+        browser.post("/edit", &all).await
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_waits_is_changed_with_a_reason() {
+    let waiting = Waiting::new().await;
+    let mut browser = waiting.browser(true);
+    let page = browser.get(&format!("/job?id={}", waiting.id)).await;
+    let link = format!("/edit?name=mails&amp;id={}", waiting.id);
+    assert!(page.body.contains(&link), "{}", page.body);
+    let form = browser.get(&waiting.address()).await.body;
+    for field in [
+        "<label for=\"priority\">",
+        "<label for=\"payload\">",
+        "<label for=\"reason\">",
+        "<legend>",
+        "&quot;to ada&quot;</textarea>",
+    ] {
+        assert!(form.contains(field), "no {field}: {form}");
+    }
+    let at = [
+        ("due", "at"),
+        ("at", "2100-03-01T00:00:00Z"),
+        ("payload", "\"to ada\""),
+        ("reason", "not by day"),
+    ];
+    let done = waiting.edit(&mut browser, &at).await;
+    assert_eq!(done.status, StatusCode::OK, "{}", done.body);
+    assert_eq!(waiting.now().await.job.state, JobState::Delayed);
+    let all = [
+        ("due", "now"),
+        ("priority", "urgent"),
+        ("attempts", "3"),
+        ("payload", "{\r\n  \"to\": \"bob\"\r\n}"),
+        ("reason", "the customer waits"),
+    ];
+    let done = waiting.edit(&mut browser, &all).await;
+    assert!(done.body.contains("is changed"), "{}", done.body);
+    let now = waiting.now().await;
+    assert_eq!(now.job.state, JobState::Ready);
+    assert_eq!(now.job.priority, Priority::Urgent);
+    assert_eq!(now.job.max_attempts, 3);
+    let payload = now.payload.unwrap();
+    assert!(
+        payload.contains("bob") && !payload.contains('\r'),
+        "{payload}"
+    );
+    let acts = waiting.acts().await;
+    assert_eq!(acts.len(), 2, "{acts:?}");
+    assert!(
+        acts[0].contains("due at 2100-03-01") && !acts[0].contains("payload"),
+        "{acts:?}"
+    );
+    assert!(acts[1].contains("due now, priority urgent, 3 attempts, a payload of"));
+    assert!(acts[1].ends_with("the customer waits (on this machine)"));
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_an_edit_is_told_and_nothing_is_done() {
+    let waiting = Waiting::new().await;
+    let mut browser = waiting.browser(true);
+    for (field, told) in [
+        (("reason", " "), "no reason is given"),
+        (("due", "soon"), "allowed are keep, now and at"),
+        (("at", "tomorrow"), "2030-01-01T03:00:00Z"),
+        (("priority", "most"), "urgent, high, normal and low"),
+        (("attempts", "0"), "1 to 1,000,000"),
+        (("attempts", "many"), "1 to 1,000,000"),
+        (("payload", "{"), "not JSON"),
+    ] {
+        let due = if field.0 == "at" { "at" } else { "now" };
+        let mut fields = vec![("reason", "why"), ("due", due)];
+        fields.retain(|(name, _)| *name != field.0);
+        fields.push(field);
+        let answer = waiting.edit(&mut browser, &fields).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{field:?}");
+        assert!(answer.body.contains(told), "{field:?}: {}", answer.body);
+        let kept = field.0 == "reason" || answer.body.contains("value=\"why\"");
+        assert!(kept, "what was written is kept: {}", answer.body);
+    }
+    let nothing = [("due", "keep"), ("reason", "why")];
+    let answer = waiting.edit(&mut browser, &nothing).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    assert!(answer.body.contains("changes nothing"), "{}", answer.body);
+    for wrong in [
+        "name=other&id=1",
+        "name=mails&id=x",
+        "name=mails&id=99999",
+        "",
+    ] {
+        let answer = browser.get(&format!("/edit?{wrong}")).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{wrong}");
+    }
+    assert_eq!(waiting.now().await.job.state, JobState::Delayed);
+    assert!(waiting.acts().await.is_empty());
+}
+
+#[tokio::test]
+async fn who_may_only_look_and_forms_of_others_change_no_job() {
+    let waiting = Waiting::new().await;
+    let mut reader = Browser::of(&waiting.backend, WebOptions::new().payloads(true));
+    let page = reader.get(&format!("/job?id={}", waiting.id)).await;
+    assert!(!page.body.contains("/edit?"), "{}", page.body);
+    let asked = reader.get(&waiting.address()).await;
+    assert_eq!(asked.status, StatusCode::FORBIDDEN);
+    let (form, id) = (reader.form_of_nothing().await, waiting.id.to_string());
+    let fields = [
+        ("form", &*form),
+        ("name", "mails"),
+        ("id", &*id),
+        ("due", "now"),
+        ("reason", "why"),
+    ];
+    let mut browser = waiting.browser(true);
+    browser.get("/queues").await;
+    for refused in [
+        reader.post("/edit", &fields).await,
+        browser.post("/edit", &fields).await,
+        browser
+            .post_with("/edit", &fields, &[("origin", "https://evil.example")])
+            .await,
+    ] {
+        assert_eq!(refused.status, StatusCode::FORBIDDEN, "{}", refused.body);
+    }
+    assert_eq!(waiting.now().await.job.state, JobState::Delayed);
+    assert!(waiting.acts().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_payload_that_is_masked_cannot_be_changed() {
+    let waiting = Waiting::new().await;
+    let mut browser = waiting.browser(false);
+    let form = browser.get(&waiting.address()).await.body;
+    assert!(
+        !form.contains("<textarea") && !form.contains("ada"),
+        "{form}"
+    );
+    assert!(form.contains("cannot be changed here"), "{form}");
+    let fields = [("due", "now"), ("payload", "7"), ("reason", "why")];
+    let refused = waiting.edit(&mut browser, &fields).await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN, "{}", refused.body);
+    assert_eq!(waiting.now().await.job.state, JobState::Delayed);
+    assert!(waiting.acts().await.is_empty());
+    let rest = [("priority", "high"), ("reason", "why")];
+    let done = waiting.edit(&mut browser, &rest).await;
+    assert_eq!(done.status, StatusCode::OK, "{}", done.body);
+    let now = waiting.now().await;
+    assert_eq!(now.job.priority, Priority::High);
+    assert_eq!(now.payload.as_deref(), Some("\"to ada\""));
+}
+
+#[tokio::test]
+async fn a_payload_that_was_changed_meanwhile_is_not_overwritten() {
+    let waiting = Waiting::new().await;
+    let mut browser = waiting.browser(true);
+    let asked = browser.get(&waiting.address()).await;
+    let (form, seen, id) = (
+        asked.field("form"),
+        asked.field("seen"),
+        waiting.id.to_string(),
+    );
+    let operator = waiting.backend.operator();
+    let other = JobEdit::new().payload("\"to eve\"");
+    operator
+        .edit_job("mails", waiting.id, other, "by another")
+        .await
+        .unwrap();
+    let mut send = async |payload| {
+        let fields = [
+            ("form", &*form),
+            ("name", "mails"),
+            ("id", &*id),
+            ("seen", &*seen),
+            ("priority", "high"),
+            ("payload", payload),
+            ("reason", "why"),
+        ];
+        browser.post("/edit", &fields).await
+    };
+    let mine = send("\"to bob\"").await;
+    assert_eq!(mine.status, StatusCode::BAD_REQUEST);
+    assert!(mine.body.contains("somebody else"), "{}", mine.body);
+    assert_eq!(waiting.now().await.job.priority, Priority::Normal);
+    let as_it_was = send("\"to ada\"").await;
+    assert_eq!(as_it_was.status, StatusCode::OK, "{}", as_it_was.body);
+    let now = waiting.now().await;
+    assert_eq!(now.job.priority, Priority::High);
+    assert_eq!(now.payload.as_deref(), Some("\"to eve\""));
+}
+
+#[tokio::test]
+async fn a_job_that_runs_stays_as_it_is() {
+    let waiting = Waiting::new().await;
+    let mut browser = waiting.browser(true);
+    let operator = waiting.backend.operator();
+    operator
+        .edit_job("mails", waiting.id, JobEdit::new().now(), "now")
+        .await
+        .unwrap();
+    let queue = waiting.backend.queue("mails").unwrap();
+    let claimed = queue.claim(&Claim::new(1).lease(MINUTE)).await.unwrap();
+    assert_eq!(claimed.len(), 1);
+    let form = browser.get(&waiting.address()).await.body;
+    assert!(form.contains("only a job that waits"), "{form}");
+    let fields = [("priority", "high"), ("reason", "why")];
+    let late = waiting.edit(&mut browser, &fields).await;
+    assert!(
+        late.body.contains("does not wait any more"),
+        "{}",
+        late.body
+    );
+    assert_eq!(waiting.now().await.job.priority, Priority::Normal);
+    assert_eq!(waiting.acts().await.len(), 1);
+}
