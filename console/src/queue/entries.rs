@@ -9,6 +9,7 @@ use lockapi::queue::{AttemptError, DeadLetter, Headers, Progress, Statistics, Ta
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::limit::Limited;
 use crate::output::{Entry, maybe_seconds, plain, seconds, spoken, time};
 
 /// How many jobs a queue has.
@@ -23,6 +24,8 @@ pub(super) struct Counts {
     paused: bool,
     #[serde(rename = "resumes_in_seconds", serialize_with = "maybe_seconds")]
     resumes_in: Option<Duration>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) limit: Option<Limited>,
 }
 
 #[derive(Debug, Serialize)]
@@ -57,6 +60,7 @@ impl From<&Statistics> for Counts {
             oldest: statistics.oldest,
             paused: statistics.paused,
             resumes_in: statistics.resumes_in,
+            limit: None,
         }
     }
 }
@@ -68,8 +72,10 @@ impl Counts {
             (true, None) => "paused: nothing is delivered\n".to_owned(),
             (true, Some(left)) => format!("paused for {}: nothing is delivered\n", spoken(left)),
         };
+        let limit = self.limit.as_ref();
+        let limit = limit.map_or_else(String::new, |limit| format!("{}\n", limit.words()));
         format!(
-            "{paused}ready    {}{}\nrunning  {}\ndelayed  {}\ndead     {}",
+            "{paused}{limit}ready    {}{}\nrunning  {}\ndelayed  {}\ndead     {}",
             self.ready,
             super::waited(self.oldest),
             self.running,

@@ -17,12 +17,14 @@ use crate::output::spoken;
 mod edit;
 mod entries;
 mod jobs;
+mod limit;
 mod pause;
 mod push;
 
 use edit::Edit;
 use entries::{Counts, Dead, Listed, Running, Shown};
 use jobs::Jobs;
+use limit::{Limit, Limited};
 use pause::{Drain, Resume, Stop};
 use push::Push;
 
@@ -93,6 +95,8 @@ pub(crate) enum Queue {
     Drain(Drain),
     /// Deliver jobs again
     Resume(Resume),
+    /// Limit how many jobs run at once, and how often one is claimed, in all programs together
+    Limit(Limit),
     /// Delete all jobs that wait; without --yes it only tells how many
     Purge {
         /// The queue
@@ -151,8 +155,10 @@ impl Queue {
                 output.value(&Shown::new(job, backend.namespace()), Shown::words)?;
             }
             Self::Show { queue } => {
-                let statistics = backend.queue(&queue)?.statistics().await?;
-                output.value(&Counts::from(&statistics), Counts::words)?;
+                let handle = backend.queue(&queue)?;
+                let mut counts = Counts::from(&handle.statistics().await?);
+                counts.limit = handle.limit().await?.map(Limited::from);
+                output.value(&counts, Counts::words)?;
             }
             Self::Running { queue, extent } => {
                 let filter = queue.map_or_else(Filter::new, Filter::queue);
@@ -197,6 +203,7 @@ impl Queue {
             Self::Pause(stop) => stop.run(backend).await?,
             Self::Drain(drain) => return drain.run(global, backend).await,
             Self::Resume(resume) => resume.run(backend).await?,
+            Self::Limit(limit) => limit.run(backend).await?,
             Self::Purge { queue, yes, why } => {
                 let handle = backend.queue(&queue)?;
                 let purged = if yes {
