@@ -148,8 +148,11 @@ async fn setting_that_stays_open_holds_up_claims_alone(cx: Context) {
     let mut held = claim(&queue).await;
     held.remove(0).ack().await.unwrap();
     let mut tx = cx.begin().await.unwrap();
-    tx.query("UPDATE lockapi.queue_limit SET most = 3 WHERE queue = 'work' RETURNING most::text")
-        .await;
+    tx.query(
+        "SELECT lockapi.set_queue_limit(l.namespace, l.queue, 3, NULL, NULL, NULL, NULL)::text
+           FROM lockapi.queue_limit AS l WHERE l.queue = 'work'",
+    )
+    .await;
     soon("an answer without a job", none(&queue)).await;
     assert_eq!(begun(&other).await, 1);
     queue.push(job(9)).await.unwrap();
