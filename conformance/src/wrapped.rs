@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobResult, Outcome, Pause,
-    Pushed, QueueOptions, ResultValue, Settled, Statistics, Ticket, Unhandled,
+    Claim, CurrentLimit, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobResult,
+    Outcome, Pause, Pushed, QueueLimit, QueueOptions, ResultValue, Settled, Statistics, Ticket,
+    Unhandled,
 };
 use lockapi::{Queue, Result};
 
@@ -135,6 +136,18 @@ impl<W: Wrapper> Queue for Wrapped<W> {
 
     async fn drain(&self, pause: Pause, timeout: Duration) -> Result<Drained> {
         self.0.inner().drain(pause, timeout).await
+    }
+
+    async fn set_limit(&self, limit: QueueLimit) -> Result<()> {
+        self.0.inner().set_limit(limit).await
+    }
+
+    async fn clear_limit(&self) -> Result<()> {
+        self.0.inner().clear_limit().await
+    }
+
+    async fn limit(&self) -> Result<Option<CurrentLimit>> {
+        self.0.inner().limit().await
     }
 
     async fn set_groups(&self, groups: Groups) -> Result<()> {

@@ -315,6 +315,33 @@ fn queues_are_paused_for_a_time_and_groups_by_name() {
 }
 
 #[test]
+fn queues_are_limited() {
+    let database = Database::new();
+    let limit = |more: &[&str]| {
+        let common = ["queue", "limit", "mails", "--reason", "the server is slow"];
+        database.lockapi([&common, more].concat())
+    };
+    limit(&[]).exits(2);
+    limit(&["--running", "0"]).exits(2);
+    limit(&["--running", "2", "--clear"]).exits(2);
+    limit(&["--running", "20", "--rate", "10/s,3"]).succeeds();
+    let show = || database.lockapi(["queue", "show", "mails"]).succeeds();
+    show().shows("limit: 0 of 20 run, 10 are claimed in 1s, 3 at once");
+    let shown = database
+        .lockapi(["queue", "show", "mails", "--json"])
+        .succeeds()
+        .json();
+    assert_eq!(shown["limit"]["running"], 20);
+    assert_eq!(shown["limit"]["rate"]["burst"], 3);
+    let audit = database.lockapi(["audit", "--json"]).succeeds().json();
+    assert_eq!(audit[0]["action"], "limit queue");
+    assert_eq!(audit[0]["reason"], "the server is slow");
+    limit(&["--clear"]).succeeds();
+    let count = "SELECT count(*) FROM lockapi.queue_limit";
+    assert_eq!(database.sql(count), "0");
+}
+
+#[test]
 fn queues_are_drained() {
     let database = Database::new();
     let drain = |more: &[&str]| {

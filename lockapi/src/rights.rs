@@ -69,6 +69,7 @@ const WORKER: &[Right] = &[
             "push_key",
             "queue",
             "queue_groups",
+            "queue_limit",
             "rate_limit",
             "rate_reservation",
             "task",

@@ -31,6 +31,8 @@ mod keys;
 mod lease;
 mod lease_answers;
 mod leased_mutex;
+mod limited_queue_bounds;
+mod limited_queues;
 mod limiter;
 mod limiter_changes;
 mod limiter_load;
@@ -57,6 +59,7 @@ mod queue_locked;
 mod queue_names;
 mod queue_outage;
 mod queue_progress;
+mod queue_rates;
 mod queue_results;
 mod queue_spy;
 mod queue_sql;
@@ -150,6 +153,9 @@ const MODULES: &[&[Case]] = &[
     deliveries::CASES,
     queue_keys::CASES,
     queue_limits::CASES,
+    limited_queues::CASES,
+    limited_queue_bounds::CASES,
+    queue_rates::CASES,
     queue_locked::CASES,
     queue_names::CASES,
     queue_outage::CASES,

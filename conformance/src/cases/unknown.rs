@@ -45,7 +45,7 @@ fn answers() -> impl Iterator<Item = Answer> {
 }
 
 /// All points of a round trip with all that may come in place of its answer.
-fn faults(statement: &'static str) -> impl Iterator<Item = Fault> {
+pub(super) fn faults(statement: &'static str) -> impl Iterator<Item = Fault> {
     answers().flat_map(move |answer| {
         [Point::Before, Point::After].map(|point| Fault {
             statement,
@@ -56,7 +56,7 @@ fn faults(statement: &'static str) -> impl Iterator<Item = Fault> {
 }
 
 /// As what is noted and renewed in the background would meet with the fault as well.
-async fn quiet(cx: &Context) -> std::sync::Arc<dyn Backend> {
+pub(super) async fn quiet(cx: &Context) -> std::sync::Arc<dyn Backend> {
     let options = BackendOptions::default().notes(false);
     cx.connect(options).await.expect("a backend")
 }

@@ -15,9 +15,9 @@ use lockapi::suite::driver::Operation;
 use lockapi::suite::memory::ModelState;
 use lockapi::suite::queue::{
     Ack, AckWithResult, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, Discard,
-    FOR_EVER, HoldKey, Keys, Name, NewJob, Purge, Push, PushKeyed, ReadDeliveryState, ReadResult,
-    Redrive, Report, SearchBelowFloors, SetNamePaused, SetPaused, Settle, SweepQueues,
-    SweepResults, Take,
+    FOR_EVER, HoldKey, Keys, Name, NewJob, Purge, Push, PushKeyed, QueueLimitRow,
+    ReadDeliveryState, ReadResult, Redrive, Report, SearchBelowFloors, SetNamePaused, SetPaused,
+    SetQueueLimit, Settle, SweepQueues, SweepResults, Take,
 };
 
 pub use actions::{Action, GroupAction, actions};
@@ -194,6 +194,8 @@ impl<C: Connection> Pair<'_, C> {
                     keep: DELETED,
                 };
                 let (real, model) = self.both(take).await;
+                assert_eq!(real.is_some(), model.is_some(), "limited");
+                let (real, model) = (real.unwrap_or_default(), model.unwrap_or_default());
                 assert_eq!(real.len(), model.len(), "taken");
                 for (real, model) in real.iter().zip(&model) {
                     self.same_job(real.ticket.id, model.ticket.id);
@@ -238,6 +240,7 @@ impl<C: Connection> Pair<'_, C> {
             }
             Action::Pause(units) => self.pause(*units).await,
             Action::PauseName(odd, units) => self.pause_name(*odd, *units).await,
+            Action::Limit(running, burst) => self.limit(*running, *burst).await,
             Action::Count(most) => self.count(i64::from(*most)).await,
             Action::Running(of_queue) => self.running(*of_queue).await,
             Action::CancelOne(back, running) => self.cancel_one(*back, *running).await,
@@ -273,6 +276,22 @@ impl<C: Connection> Pair<'_, C> {
             topic: 0,
         };
         self.same(pause).await;
+    }
+
+    async fn limit(&mut self, running: Option<u8>, burst: Option<u8>) {
+        let row = QueueLimitRow {
+            running: running.map(i64::from),
+            permits: burst.map(|_| 1),
+            period: burst.map(|_| UNIT * 1000),
+            burst: burst.map(i64::from),
+            step: burst.map(|_| UNIT * 1000),
+        };
+        let set = SetQueueLimit {
+            name: self.name(),
+            limit: Some(row).filter(|row| *row != QueueLimitRow::default()),
+            topics: Vec::new(),
+        };
+        self.same(set).await;
     }
 
     async fn stand(&mut self, backs: &[u8]) {
@@ -481,6 +500,7 @@ impl<C: Connection> Pair<'_, C> {
                 names: names(odd),
                 bytes: if small { 2 } else { 1000 },
                 keep_dead: if odd { UNIT } else { FOR_EVER },
+                limited: false,
             }]
         };
         let (real, model) = (of(|it| it.0), of(|it| it.1));
@@ -488,7 +508,18 @@ impl<C: Connection> Pair<'_, C> {
         let (real, model) = (real.remove(0), model.remove(0));
         let of = |turned: &CompletedAndClaimed| {
             let paused = turned.paused.is_some();
-            (turned.acked.clone(), turned.picked, turned.parked, paused)
+            let limited = (
+                turned.limited,
+                turned.next_due.is_some(),
+                turned.read.is_some(),
+            );
+            (
+                turned.acked.clone(),
+                turned.picked,
+                turned.parked,
+                paused,
+                limited,
+            )
         };
         assert_eq!(of(&real), of(&model));
         assert_eq!(real.claimed.len(), model.claimed.len());

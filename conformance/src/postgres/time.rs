@@ -74,6 +74,8 @@ impl OnPostgres {
                  UPDATE lockapi.queue SET paused_until = paused_until - {micros} * interval '1 microsecond'
                   WHERE namespace = {namespace};
                  UPDATE lockapi.paused_name SET paused_until = paused_until - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace};
+                 UPDATE lockapi.queue_limit SET tat = tat - {micros}::int8 * 1000, at = at - {micros}::int8 * 1000
                   WHERE namespace = {namespace}"
             ))
             .await;

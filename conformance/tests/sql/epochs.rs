@@ -177,6 +177,7 @@ fn f04_a_delivery_of_an_earlier_epoch_changes_nothing() {
         names: Vec::new(),
         bytes: 1000,
         keep_dead: FOR_EVER,
+        limited: false,
     };
     pollster::block_on(link.perform(&[push])).expect("answered");
     let mut answer = pollster::block_on(link.perform(&[claim(&[])])).expect("answered");

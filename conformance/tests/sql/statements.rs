@@ -34,6 +34,7 @@ fn simple() -> Vec<Statement> {
         Release::SIMPLE,
         limit::Take::SIMPLE,
         queue::Push::SIMPLE,
+        queue::CompleteAndClaim::SIMPLE,
         LockRequest::SIMPLE,
     ];
     all.into_iter().flatten().collect()
@@ -82,6 +83,8 @@ pub(super) fn statements() -> Vec<Statement> {
         queue::Discard::STATEMENT,
         queue::SetPaused::STATEMENT,
         queue::SetNamePaused::STATEMENT,
+        queue::SetQueueLimit::STATEMENT,
+        queue::ReadQueueLimit::STATEMENT,
         queue::Admit::STATEMENT,
         queue::SetGroups::STATEMENT,
         queue::SetGroupLimit::STATEMENT,

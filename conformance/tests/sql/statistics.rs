@@ -47,6 +47,10 @@ const SMALL: &[(&str, &str)] = &[
         "completions, with what one claim looks at",
     ),
     (
+        "queue.complete_and_claim_unlimited",
+        "completions, with what one claim looks at",
+    ),
+    (
         "queue.search_below_floors",
         "the names that a worker has handlers for",
     ),

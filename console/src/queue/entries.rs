@@ -10,6 +10,7 @@ use lockapi::queue::{AttemptError, DeadLetter, Headers, Progress, Statistics, Ta
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::limit::Limited;
 use crate::output::{Entry, maybe_seconds, plain, seconds, spoken, time};
 
 /// How many jobs a queue has.
@@ -26,6 +27,8 @@ pub(super) struct Counts {
     resumes_in: Option<Duration>,
     #[serde(skip_serializing_if = "Option::is_none")]
     paused_names: Option<Vec<Held>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) limit: Option<Limited>,
 }
 
 /// A name of jobs that is paused.
@@ -69,6 +72,7 @@ impl From<&Statistics> for Counts {
             paused: statistics.paused,
             resumes_in: statistics.resumes_in,
             paused_names: None,
+            limit: None,
         }
     }
 }
@@ -97,8 +101,10 @@ impl Counts {
             let name = plain(&one.name);
             let _ok = writeln!(paused, "paused jobs {name}{time}: the others are delivered");
         }
+        let limit = self.limit.as_ref();
+        let limit = limit.map_or_else(String::new, |limit| format!("{}\n", limit.words()));
         format!(
-            "{paused}ready    {}{}\nrunning  {}\ndelayed  {}\ndead     {}",
+            "{paused}{limit}ready    {}{}\nrunning  {}\ndelayed  {}\ndead     {}",
             self.ready,
             super::waited(self.oldest),
             self.running,

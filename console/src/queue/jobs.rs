@@ -13,18 +13,50 @@ use crate::failure::Result;
 pub(crate) struct Jobs {
     /// The queue
     queue: String,
-    /// Of this name only
-    #[arg(long)]
-    name: Option<String>,
-    /// In this state only
-    #[arg(long, value_enum)]
-    state: Option<State>,
+    #[command(flatten)]
+    those: Matching,
     /// After a page, whose end it told
     #[arg(long, value_name = "PLACE")]
     after: Option<JobPlace>,
     /// At most so many, up to 1000
     #[arg(long, value_name = "NUMBER", default_value_t = 100)]
     limit: usize,
+}
+
+/// Which jobs of a queue.
+#[derive(Debug, Args)]
+pub(super) struct Matching {
+    /// Of this name only
+    #[arg(long)]
+    name: Option<String>,
+    /// In this state only
+    #[arg(long, value_enum)]
+    state: Option<State>,
+    /// Of this group only
+    #[arg(long)]
+    group: Option<String>,
+    /// With this tag only
+    #[arg(long)]
+    tag: Option<String>,
+}
+
+impl Matching {
+    pub(super) fn filter(self, queue: &str) -> JobFilter {
+        let mut filter = JobFilter::queue(queue);
+        if let Some(name) = self.name {
+            filter = filter.name(name);
+        }
+        if let Some(state) = self.state {
+            filter = filter.state(state.into());
+        }
+        if let Some(group) = self.group {
+            filter = filter.group(group);
+        }
+        if let Some(tag) = self.tag {
+            filter = filter.tag(tag);
+        }
+        filter
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -58,13 +90,7 @@ impl From<State> for JobState {
 
 impl Jobs {
     pub(super) async fn run(self, global: &Global, backend: &dyn Backend) -> Result<()> {
-        let mut filter = JobFilter::queue(&*self.queue).limit(self.limit);
-        if let Some(name) = self.name {
-            filter = filter.name(name);
-        }
-        if let Some(state) = self.state {
-            filter = filter.state(state.into());
-        }
+        let mut filter = self.those.filter(&self.queue).limit(self.limit);
         if let Some(place) = self.after {
             filter = filter.after(place);
         }

@@ -11,6 +11,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use super::entries::{Counts, Listed, state};
+use super::limit::Limited;
 use crate::arguments::Global;
 use crate::common::Extent;
 use crate::failure::Result;
@@ -85,14 +86,16 @@ pub(super) async fn list(
 
 /// What is in a queue, with the names of jobs that are paused.
 pub(super) async fn show(global: &Global, backend: &dyn Backend, queue: &str) -> Result<()> {
-    let statistics = backend.queue(queue)?.statistics().await?;
+    let handle = backend.queue(queue)?;
+    let statistics = handle.statistics().await?;
     tell_unknown(backend, queue, &statistics).await?;
     let names = match backend.inspector().paused_names(queue, MAX_PAGE).await {
         // A schema from before there were any.
         Err(error) if error.kind() == ErrorKind::Unsupported => Vec::<PausedName>::new(),
         names => names?,
     };
-    let counts = Counts::from(&statistics).with_names(names);
+    let mut counts = Counts::from(&statistics).with_names(names);
+    counts.limit = handle.limit().await?.map(Limited::from);
     global.output().value(&counts, Counts::words)
 }
 

@@ -14,16 +14,20 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::output::spoken;
 
+mod cancel;
 mod edit;
 mod entries;
 mod jobs;
+mod limit;
 mod look;
 mod pause;
 mod push;
 
+use cancel::Cancel;
 use edit::Edit;
 use entries::{Dead, Running, Shown};
 use jobs::Jobs;
+use limit::Limit;
 use pause::{Drain, Resume, Stop};
 use push::Push;
 
@@ -62,15 +66,8 @@ pub(crate) enum Queue {
     },
     /// Push a job; prints its number
     Push(Push),
-    /// Cancel a job, waiting or running
-    Cancel {
-        /// The queue
-        queue: String,
-        /// The number of the job
-        id: i64,
-        #[command(flatten)]
-        why: Why,
-    },
+    /// Cancel a job, waiting or running, or all that match
+    Cancel(Cancel),
     /// Change a job that waits: when it is due, its priority, attempts or payload
     Edit(Edit),
     /// List dead letters, the oldest first
@@ -97,6 +94,8 @@ pub(crate) enum Queue {
     Drain(Drain),
     /// Deliver jobs again
     Resume(Resume),
+    /// Limit how many jobs run at once, and how often one is claimed, in all programs together
+    Limit(Limit),
     /// Delete all jobs that wait; without --yes it only tells how many
     Purge {
         /// The queue
@@ -155,15 +154,7 @@ impl Queue {
                 output.entries(&running)?;
             }
             Self::Push(push) => return push.run(global, backend).await,
-            Self::Cancel { queue, id, why } => {
-                if !backend
-                    .operator()
-                    .cancel_job(&queue, id, &why.reason)
-                    .await?
-                {
-                    return Err(no_job(&queue, id));
-                }
-            }
+            Self::Cancel(cancel) => cancel.run(global, backend).await?,
             Self::Edit(edit) => edit.run(backend).await?,
             Self::Dead {
                 queue,
@@ -194,6 +185,7 @@ impl Queue {
             Self::Pause(stop) => stop.run(backend).await?,
             Self::Drain(drain) => return drain.run(global, backend).await,
             Self::Resume(resume) => resume.run(backend).await?,
+            Self::Limit(limit) => limit.run(backend).await?,
             Self::Purge { queue, yes, why } => {
                 let handle = backend.queue(&queue)?;
                 look::look_first(backend, &queue).await;

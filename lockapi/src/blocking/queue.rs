@@ -11,8 +11,9 @@ use super::block_on;
 use crate::driver::{Library, Transaction};
 use crate::error::Result;
 use crate::queue::{
-    Claim, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobKind, JobResult, Outcome,
-    Pause, Pushed, QueueOptions, ResultValue, Settled, Statistics, Taken, Ticket, Unhandled,
+    Claim, CurrentLimit, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobKind,
+    JobResult, Outcome, Pause, Pushed, QueueLimit, QueueOptions, ResultValue, Settled, Statistics,
+    Taken, Ticket, Unhandled,
 };
 
 /// A [queue](crate::Queue) for blocking callers.
@@ -223,6 +224,30 @@ impl Queue {
     /// As for the async method.
     pub fn drain(&self, pause: Pause, timeout: Duration) -> Result<Drained> {
         block_on(self.0.drain(pause, timeout))
+    }
+
+    /// Limits how many jobs run at once, and how often one is claimed; see [`Queue::set_limit`](crate::Queue::set_limit).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn set_limit(&self, limit: QueueLimit) -> Result<()> {
+        block_on(self.0.set_limit(limit))
+    }
+
+    /// Takes the limit of the queue away; see [`Queue::clear_limit`](crate::Queue::clear_limit).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn clear_limit(&self) -> Result<()> {
+        block_on(self.0.clear_limit())
+    }
+
+    /// Reads the limit of the queue; see [`Queue::limit`](crate::Queue::limit).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn limit(&self) -> Result<Option<CurrentLimit>> {
+        block_on(self.0.limit())
     }
 
     /// Sets how the groups of the queue are limited; see [`Queue::set_groups`](crate::Queue::set_groups).

@@ -125,6 +125,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "paused_names",
         sql: include_str!("../../migrations/0019_paused_names.sql"),
     },
+    Migration {
+        version: 20,
+        name: "queue_limits",
+        sql: include_str!("../../migrations/0020_queue_limits.sql"),
+    },
 ];
 
 impl Migration {

@@ -33,6 +33,8 @@ pub struct Claim {
     pub(crate) begun_within: Option<Duration>,
     pub(crate) worker: Option<String>,
     pub(crate) names: Arc<[String]>,
+    /// Whether it asks again, and need not be sent while the process knows that a limit holds jobs back.
+    pub(crate) is_repeated: bool,
 }
 
 impl Claim {
@@ -48,6 +50,7 @@ impl Claim {
             begun_within: None,
             worker: None,
             names: Arc::default(),
+            is_repeated: false,
         }
     }
 

@@ -60,7 +60,8 @@ impl dyn Queue + '_ {
     /// When dropped, the transaction may have the jobs: roll it back.
     ///
     /// # Errors
-    /// `Invalid` for more than [`MAX_CLAIM`](super::MAX_CLAIM); those of the connection.
+    /// `Invalid` for more than [`MAX_CLAIM`](super::MAX_CLAIM), and for a queue that has a [limit](super::QueueLimit): claim
+    /// its jobs, and complete them with [`ack_in`](Delivery::ack_in). Those of the connection.
     pub fn take_in<'c, L: Library, C: Transaction<L> + ?Sized>(
         &'c self,
         connection: &'c mut C,
@@ -263,6 +264,11 @@ async fn take(
     };
     match connection.perform(&[take]).await {
         Ok(taken) => {
+            let Some(taken) = taken.into_iter().collect::<Option<Vec<_>>>() else {
+                let message = "the queue has a limit, which would be locked as long as the transaction is open; \
+                               claim its jobs, and complete them in the transaction with ack_in";
+                return Err(Error::new(ErrorKind::Invalid, OPERATION, message).on(queue.name()));
+            };
             let taken: Vec<_> = taken.into_iter().flatten().map(Taken).collect();
             if taken.len() < most {
                 queue.missed();
@@ -285,6 +291,11 @@ fn priorities() -> Vec<i64> {
 /// What listeners are told when something was pushed.
 pub(crate) fn topic(namespace: &str, queue: &str) -> i64 {
     crate::key::advisory_key(namespace, &format!("queue {queue}"))
+}
+
+/// What listeners are told when the limit of a queue was set.
+pub(crate) fn limit_topic(namespace: &str, queue: &str) -> i64 {
+    crate::key::advisory_key(namespace, &format!("limit {queue}"))
 }
 
 fn key_is_busy() -> Error {

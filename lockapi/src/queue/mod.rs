@@ -1,5 +1,6 @@
 //! Jobs that wait in the database until a worker runs them.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ mod groups;
 mod headers;
 pub(crate) mod in_transaction;
 mod job;
+mod limit;
 pub(crate) mod model;
 pub(crate) mod operations;
 mod options;
@@ -40,14 +42,15 @@ pub use in_transaction::Taken;
 pub(crate) use in_transaction::topic;
 pub use job::{How, Job, JobKind, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
 pub(crate) use job::{RUN_KEY, check_at, check_attempts, check_json, check_payload, micros_of};
+pub use limit::{CurrentLimit, MAX_RUNNING, QueueLimit};
 pub(crate) use model::Jobs;
 pub(crate) use operations::{
     Ack, AckWithResult, Admit, Admitted, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed,
-    CountJobs, CountRunning, DELETED, Discard, ExpireJobs, FOR_EVER, Floor, Keys, Name, NewJob,
-    Purge, Push, PushKeyed, PushTogether, ReadDeadLetters, ReadDeliveryState, ReadResult,
-    ReadUnhandled, Redrive, Report, RunningPart, SearchBelowFloors, SearchRange, SearchResult,
-    SetGroupLimit, SetGroups, SetNamePaused, SetPaused, Settle, SweepProgress, SweepQueues,
-    SweepResults, attempts,
+    CountJobs, CountRunning, DELETED, Discard, ExpireJobs, FOR_EVER, Floor, Keys, Limited, Name,
+    NewJob, Purge, Push, PushKeyed, PushTogether, ReadDeadLetters, ReadDeliveryState,
+    ReadQueueLimit, ReadResult, ReadUnhandled, Redrive, Report, RunningPart, SearchBelowFloors,
+    SearchRange, SearchResult, SetGroupLimit, SetGroups, SetNamePaused, SetPaused, SetQueueLimit,
+    Settle, SweepProgress, SweepQueues, SweepResults, attempts,
 };
 pub use options::QueueOptions;
 pub use pause::{Drained, Pause};
@@ -84,6 +87,8 @@ const POLL: Duration = Duration::from_secs(1);
 /// - **Groups.** At most as many jobs of a [group](Job::group) are delivered at the same time as its limit
 ///   says, in all programs together; in an [ordered](Groups::ordered) queue one after the other, in the
 ///   order of their numbers, also those that have to be tried again.
+/// - **Limits.** No more jobs of a queue are delivered at the same time, in all programs together, than its
+///   [limit](Queue::set_limit) says, and none faster than its rate.
 /// - Higher priorities go first, and within a priority the jobs that have been due for longer; low
 ///   ones are not starved. Workers that claim at the same time get different jobs, so jobs may
 ///   finish in any order.
@@ -260,6 +265,30 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// `Invalid` for a group or a limit outside of the limits, `Unavailable`, `Indeterminate`.
     async fn set_group_limit(&self, group: &str, limit: Option<u32>) -> Result<()>;
 
+    /// Limits how many jobs of the queue run at once, and how often one is claimed, for all programs: it is stored in the
+    /// database, and takes the place of an earlier limit. Jobs that are held back stay where they are, and no attempt is counted. A
+    /// limit that is raised lets jobs go at once; one that is lowered interrupts no job, and none begins until there is room.
+    ///
+    /// A delivery holds a place until it is settled, or until its lease has ended: then it is not extended any more, and is lost.
+    /// Jobs that a worker has claimed ahead hold places as well.
+    ///
+    /// # Errors
+    /// `Invalid` for a limit outside of its limits, and for a limit of nothing. `TimedOut`: a claim, or a setting that was not
+    /// committed, has locked the limit for [`BackendOptions::timeout`](crate::BackendOptions::timeout). `Unavailable`, `Indeterminate`.
+    async fn set_limit(&self, limit: QueueLimit) -> Result<()>;
+
+    /// Takes the limit of the queue away.
+    ///
+    /// # Errors
+    /// As for [`set_limit`](Queue::set_limit).
+    async fn clear_limit(&self) -> Result<()>;
+
+    /// Reads the limit of the queue, and how far it is used; `None` if it has none.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn limit(&self) -> Result<Option<CurrentLimit>>;
+
     /// Cancels jobs, waiting or running, and returns the numbers of those that were there. A
     /// running job loses its delivery; its worker learns of it with the next extension of the
     /// lease. Many are cancelled in parts, 1,000 in each transaction.
@@ -346,11 +375,15 @@ impl dyn Queue + '_ {
     /// As for [`exchange`](Queue::exchange).
     pub async fn claim(&self, claim: &Claim) -> Result<Vec<Delivery>> {
         let until = self.now().saturating_add(claim.wait);
+        let mut claim = Cow::Borrowed(claim);
         loop {
-            let exchange = self.exchange(Vec::new(), Some(claim)).await?;
+            let exchange = self.exchange(Vec::new(), Some(&claim)).await?;
             let left = until.saturating_sub(self.now());
             if !exchange.deliveries.is_empty() || (left.is_zero() && !exchange.more) {
                 return Ok(exchange.deliveries);
+            }
+            if !claim.is_repeated {
+                claim.to_mut().is_repeated = true;
             }
             if !exchange.more {
                 // Nobody tells of leases that end and of jobs that others give back.

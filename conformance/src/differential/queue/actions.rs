@@ -36,6 +36,8 @@ pub enum Action {
     Pause(Option<u8>),
     /// Pauses jobs of a name as well: which, and as for a queue.
     PauseName(bool, Option<u8>),
+    /// Limits how many run, and gives so many permits, one in a unit; or takes the limit away.
+    Limit(Option<u8>, Option<u8>),
     /// Counts at most so many.
     Count(u8),
     /// Lists which jobs run, of the queue or of the namespace.
@@ -147,6 +149,8 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => prop::option::weighted(0.4, 0..3u8).prop_map(Action::Pause),
         1 => (any::<bool>(), prop::option::weighted(0.5, 0..3u8))
             .prop_map(|(odd, units)| Action::PauseName(odd, units)),
+        2 => (prop::option::weighted(0.6, 1..4u8), prop::option::weighted(0.4, 1..4u8))
+            .prop_map(|(running, burst)| Action::Limit(running, burst)),
         2 => (1..6u8).prop_map(Action::Count),
         2 => any::<bool>().prop_map(Action::Running),
         1 => (0..8u8, any::<bool>()).prop_map(|(back, running)| Action::CancelOne(back, running)),

@@ -7,8 +7,8 @@ use lockapi::admin::JobEdit;
 use lockapi::queue::Priority;
 use lockapi::suite::admin::{CancelJobs, EditJobs, ListRunning};
 use lockapi::suite::queue::{
-    CountJobs, CountRunning, DeadLetterRow, ReadDeadLetters, ReadUnhandled, RunningPart,
-    UnhandledRow,
+    CountJobs, CountRunning, DeadLetterRow, ReadDeadLetters, ReadQueueLimit, ReadUnhandled,
+    RunningPart, UnhandledRow,
 };
 
 use super::{Both, Pair};
@@ -135,6 +135,9 @@ impl<C: Connection> Pair<'_, C> {
                 self.same_job(real.1, model.1);
             }
         }
+        let name = self.name();
+        let (real, model) = self.both(ReadQueueLimit { name }).await;
+        assert_eq!(real, model, "the limit, and how many have a place");
         let name = self.name();
         let (mut real, mut model) = self.both(CountJobs { name, most }).await;
         for (real, model) in [

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobResult, Outcome, Pause,
-    Pushed, Queue, QueueOptions, ResultValue, Settled, Statistics, Ticket, Unhandled,
+    Claim, CurrentLimit, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobResult,
+    Outcome, Pause, Pushed, Queue, QueueLimit, QueueOptions, ResultValue, Settled, Statistics,
+    Ticket, Unhandled,
 };
 use lockapi::{Result, blocking};
 
@@ -113,6 +114,18 @@ impl Queue for Blocking<blocking::Queue> {
 
     async fn drain(&self, pause: Pause, timeout: Duration) -> Result<Drained> {
         self.with(move |queue| queue.drain(pause, timeout)).await
+    }
+
+    async fn set_limit(&self, limit: QueueLimit) -> Result<()> {
+        self.with(move |queue| queue.set_limit(limit)).await
+    }
+
+    async fn clear_limit(&self) -> Result<()> {
+        self.with(move |queue| queue.clear_limit()).await
+    }
+
+    async fn limit(&self) -> Result<Option<CurrentLimit>> {
+        self.with(move |queue| queue.limit()).await
     }
 
     async fn set_groups(&self, groups: Groups) -> Result<()> {

@@ -6,8 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::Result;
 use lockapi::queue::{
-    Claim, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobResult, Outcome, Pause,
-    Pushed, Queue, QueueOptions, ResultValue, Settled, Statistics, Ticket, Unhandled,
+    Claim, CurrentLimit, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobResult,
+    Outcome, Pause, Pushed, Queue, QueueLimit, QueueOptions, ResultValue, Settled, Statistics,
+    Ticket, Unhandled,
 };
 
 use super::Through;
@@ -99,6 +100,18 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
 
     async fn drain(&self, pause: Pause, timeout: Duration) -> Result<Drained> {
         self.0.drain(pause, timeout).await
+    }
+
+    async fn set_limit(&self, limit: QueueLimit) -> Result<()> {
+        self.0.set_limit(limit).await
+    }
+
+    async fn clear_limit(&self) -> Result<()> {
+        self.0.clear_limit().await
+    }
+
+    async fn limit(&self) -> Result<Option<CurrentLimit>> {
+        self.0.limit().await
     }
 
     async fn set_groups(&self, groups: Groups) -> Result<()> {

@@ -402,7 +402,11 @@ fn done() -> Step {
         }]
     };
     step(batch, |_, taken| {
-        let mut groups: Vec<_> = taken.iter().map(|job| job.group.clone()).collect();
+        let mut groups: Vec<_> = taken
+            .unwrap_or_default()
+            .iter()
+            .map(|job| job.group.clone())
+            .collect();
         groups.sort_unstable();
         format!("took {groups:?}")
     })

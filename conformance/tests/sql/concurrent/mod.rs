@@ -12,6 +12,7 @@ mod batches;
 mod groups;
 mod ids;
 mod leases;
+mod limited;
 mod limits;
 mod order;
 mod permits;

@@ -91,6 +91,7 @@ fn complete_and_claim(done: &'static [&'static str], most: i64) -> Step {
             names: Vec::new(),
             bytes: 1000,
             keep_dead: FOR_EVER,
+            limited: false,
         };
         let answer = side.perform(&[claim]).remove(0);
         let mut words = format!("done {:?}, picked {}:", answer.acked, answer.picked);
@@ -122,6 +123,9 @@ pub(super) fn take(most: i64) -> Step {
         }]
     };
     step(batch, |side, taken| {
+        let Some(taken) = taken else {
+            return "limited".to_owned();
+        };
         let names = taken.iter().map(|job| side.name_of("job", job.ticket.id));
         format!("took {:?}", names.collect::<Vec<_>>())
     })

@@ -158,6 +158,16 @@ fn scenarios_of_queues() -> Vec<Scenario> {
             "'{ids}', '{tokens}', '{9,-1,9}', '{ns}', 'work', 60000000, '{0,1,2,3}', '{0,0,0,0}', 10, '{0,0,0,0}', 'w', 1,
              '{2}', '{}', 8388608, 1000000",
         ),
+        engine(
+            simple::<queue::CompleteAndClaim>(),
+            "'{ids}', '{tokens}', '{9,-1,9}', '{ns}', 'work', 60000000, '{0,1,2,3}', '{0,0,0,0}', 10, '{0,0,0,0}', 'w', 1,
+             '{2}', '{}', 8388608, 1000000",
+        ),
+        engine(
+            queue::CompleteAndClaim::STATEMENT,
+            "'{}', '{}', '{}', '{ns}', 'limited', 60000000, '{0,1,2,3}', '{0,0,0,0}', 10, '{0,0,0,0}', 'w', 1,
+             '{2}', '{}', 8388608, 1000000",
+        ),
         pooled(queue::Ack::STATEMENT, "'{ids}', '{tokens}', '{9,-1,9}'"),
         engine(
             queue::Settle::STATEMENT,
@@ -176,6 +186,15 @@ fn scenarios_of_queues() -> Vec<Scenario> {
             "'{ns}', 'work', 'due', true, 1000000, '{1}'",
         ),
         engine(queue::SetNamePaused::STATEMENT, "'{ns}', 'work', 'paused', false, 0, '{1}'"),
+        engine(
+            queue::SetQueueLimit::STATEMENT,
+            "'{ns}', 'work', true, 10, 10, 1000000000, 10, 100000000, '{1}'",
+        ),
+        engine(
+            queue::SetQueueLimit::STATEMENT,
+            "'{ns}', 'limited', false, -1, -1, -1, -1, -1, '{1}'",
+        ),
+        engine(queue::ReadQueueLimit::STATEMENT, "'{ns}', 'limited'"),
         engine(queue::Admit::STATEMENT, "'{ns}', 'groups', 10"),
         engine(queue::Admit::STATEMENT, "'{ns}', 'ordered', 10"),
         engine(queue::SetGroups::STATEMENT, "'{ns}', 'work', 3, false, '{1}'"),
@@ -318,6 +337,7 @@ pub(super) const OTHERS: &str = "
     SELECT 'm', 'work', 'p' || n, n, now() FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.queue (namespace, name, paused) SELECT 'm', 'q' || n, true FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.paused_name (namespace, queue, name) SELECT 'm', 'q' || n % 1000, 'n' || n FROM generate_series(1, 40000) AS n;
+    INSERT INTO lockapi.queue_limit (namespace, queue, most) SELECT 'm', 'q' || n, 10 FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data, acquired_at, renewed_at, expires_at)
     SELECT 'm', 'k' || n, 0, n, n, 'o', 'd', now(), now(), now() + interval '1 hour' FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.rate_limit (namespace, key) SELECT 'm', 'k' || n FROM generate_series(1, 40000) AS n;
@@ -358,6 +378,7 @@ pub(super) const OURS: &str = "
     INSERT INTO lockapi.queue_groups (namespace, queue, most, ordered, reached)
     VALUES ('{ns}', 'groups', 3, false, 'g0'), ('{ns}', 'ordered', 1, true, '');
     INSERT INTO lockapi.paused_name (namespace, queue, name) VALUES ('{ns}', 'work', 'paused');
+    INSERT INTO lockapi.queue_limit (namespace, queue, most, ids, tokens) VALUES ('{ns}', 'limited', 10, '{1,2,3}', '{1,2,3}');
     INSERT INTO lockapi.group_limit (most, namespace, queue, group_key) VALUES (3, '{ns}', 'groups', 'g1');
     INSERT INTO lockapi.job_archive (id, status, run_at, created_at, completed_at, attempt, max_attempts, priority,
                                      namespace, queue, name, payload)

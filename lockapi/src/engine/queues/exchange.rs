@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use super::Queues;
 use super::floors::Floors;
 use super::handle::{Handle, QueueHandle};
+use super::limiting;
 use super::topic::Topic;
 use crate::engine::batcher::{Queued, ended};
 use crate::engine::renewal::deadline;
@@ -14,8 +15,8 @@ use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::hold::Hold;
 use crate::lease::micros;
 use crate::queue::{
-    Ack, Claim, Claimed, CompleteAndClaim, DELETED, Delivery, Exchange, FOR_EVER, Outcome, Queue,
-    Settle, Settled, Ticket,
+    Ack, Claim, Claimed, CompleteAndClaim, DELETED, Delivery, Exchange, FOR_EVER, Limited, Outcome,
+    Queue, Settle, Settled, Ticket,
 };
 use crate::random;
 use crate::telemetry;
@@ -30,6 +31,10 @@ enum Remaining {
     More,
     /// There may be more to admit.
     Parked,
+    /// The limit of the queue holds back what there is.
+    Limited,
+    /// Another claim has the limit.
+    Busy,
     None,
 }
 
@@ -78,18 +83,35 @@ impl Handle {
         let Some(claim) = claim else {
             let acked = self.complete_all(acks).await;
             self.place_left();
+            self.topic.room_left();
             return Ok(Exchange::new(acked, Vec::new(), false, seen));
         };
         self.listen();
         self.search_below_floors_later(claim);
         let admissions = self.topic.admissions();
-        let (acked, unclaimed, remaining) = self.complete_and_claim(acks, claim).await?;
+        let (acked, mut unclaimed, mut remaining) = self.complete_and_claim(acks, claim).await?;
+        for busy in 0..limiting::TRIES {
+            if !matches!(remaining, Remaining::Busy) || claim.is_repeated {
+                break;
+            }
+            self.core
+                .connections
+                .timer
+                .sleep(limiting::pause(busy))
+                .await;
+            match self.turn(Vec::new(), claim).await {
+                Ok(turned) => (_, unclaimed, remaining) = turned,
+                Err(error) if acked.is_empty() => return Err(error),
+                // The next one, which completes nothing, is told why.
+                Err(_) => remaining = Remaining::More,
+            }
+        }
         let more = match remaining {
             Remaining::More => {
                 self.admit_now_and_then();
                 true
             }
-            Remaining::None => false,
+            Remaining::None | Remaining::Limited | Remaining::Busy => false,
             Remaining::Parked if unclaimed.jobs.is_empty() => match self.admit().await {
                 // The next one, which completes nothing, is told why.
                 Err(_) if !acked.is_empty() => true,
@@ -102,6 +124,14 @@ impl Handle {
             }
         };
         Ok(Exchange::new(acked, self.deliveries(unclaimed), more, seen))
+    }
+
+    fn unclaimed(&self) -> Unclaimed {
+        Unclaimed {
+            queues: Arc::clone(&self.core.queues),
+            topic: Arc::clone(&self.topic),
+            jobs: Vec::new(),
+        }
     }
 
     /// Searches, in the background, for jobs that became due again below the floors of claims.
@@ -224,6 +254,9 @@ impl Handle {
     ) -> Result<(Vec<bool>, Unclaimed, Remaining)> {
         let queues = &self.core.queues;
         let sent = queues.timer.now();
+        let Some(asked) = self.topic.ask(sent, claim, !acks.is_empty()) else {
+            return Ok((Vec::new(), self.unclaimed(), Remaining::Limited));
+        };
         let names = Arc::clone(&claim.names);
         let (started, priorities) = self.topic.priorities(sent, &names);
         let number = random::number()?;
@@ -241,6 +274,7 @@ impl Handle {
             names: names.to_vec(),
             bytes: MAX_BYTES,
             keep_dead: self.options.keep_dead(),
+            limited: asked.limited,
         };
         let (sender, answer) = oneshot::channel();
         let (lease, renewed, within) = (claim.lease, claim.renewed, claim.begun_within);
@@ -249,6 +283,7 @@ impl Handle {
         shared.heartbeats.set_settling(&completed, true);
         queues.batcher.submit(turn, move |outcome| {
             if let Err(error) = &outcome {
+                topic.limit_unanswered(&shared.timer, asked);
                 shared.heartbeats.set_settling(&completed, false);
                 // It may have been executed; then no process has the jobs that it took.
                 if matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt) {
@@ -257,11 +292,13 @@ impl Handle {
             }
             let outcome = outcome.map(|turned| {
                 shared.heartbeats.forget_all(&completed);
+                topic.limit_answered(&shared.timer, asked, &turned);
                 let again = topic.claimed(&shared.timer, &names, (started, sent), most, &turned);
                 // A claim of a paused queue has looked at nothing.
                 if turned.read.is_some() {
                     // Nor at jobs whose names are paused, which lost claims may have taken.
-                    let all = turned.picked < most && turned.paused.is_none();
+                    let all =
+                        turned.picked < most && turned.paused.is_none() && !turned.is_held_back();
                     if all && Floors::is_start(&started) {
                         topic.looked(sent, &names);
                     } else {
@@ -275,8 +312,14 @@ impl Handle {
                 // By this clock their leases have ended already: they are released.
                 let late =
                     shared.timer.now() >= deadline(sent, lease) || shared.batcher.is_closing();
-                let remaining = if turned.picked >= most || again || late {
+                let more = turned.picked >= most || turned.limited == Some(Limited::Again);
+                let remaining = if more || again || late {
                     Remaining::More
+                } else if turned.is_held_back() {
+                    match turned.limited {
+                        Some(Limited::Busy) => Remaining::Busy,
+                        _ => Remaining::Limited,
+                    }
                 } else {
                     topic.saw_parked(sent, turned.parked);
                     if turned.parked {

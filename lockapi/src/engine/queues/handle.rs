@@ -14,10 +14,11 @@ use crate::engine::notifier::Subscription;
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::lease::micros;
 use crate::queue::{
-    Cancel, Claim, CountJobs, DeadLetter, DeliveryState, Discard, Drained, Exchange, Groups, Job,
-    JobResult, Name, Outcome, Pause, Purge, Pushed, Queue, QueueOptions, ReadDeadLetters,
-    ReadDeliveryState, ReadUnhandled, Redrive, ResultValue, SetGroupLimit, SetGroups, Settled,
-    Statistics, SweepQueues, Ticket, Unhandled, checked_limit, checked_report, in_transaction,
+    Cancel, Claim, CountJobs, CurrentLimit, DeadLetter, DeliveryState, Discard, Drained, Exchange,
+    Groups, Job, JobResult, Name, Outcome, Pause, Purge, Pushed, Queue, QueueLimit, QueueOptions,
+    ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive, ResultValue, SetGroupLimit,
+    SetGroups, Settled, Statistics, SweepQueues, Ticket, Unhandled, checked_limit, checked_report,
+    in_transaction,
 };
 use crate::telemetry;
 use crate::wait::unless;
@@ -45,6 +46,7 @@ pub(in crate::engine) fn open(
     options: QueueOptions,
 ) -> Arc<dyn Queue> {
     let number = in_transaction::topic(&core.namespace, &queue);
+    let limit_number = in_transaction::limit_topic(&core.namespace, &queue);
     let topic = core.queues.topic(number);
     let retentions = &core.queues.retentions;
     retentions.opened(number, &queue, options.keep_dead(), &topic);
@@ -55,6 +57,7 @@ pub(in crate::engine) fn open(
         },
         options,
         number,
+        limit_number,
         topic,
         subscription: OnceLock::new(),
         core: Arc::clone(core),
@@ -65,9 +68,11 @@ pub(super) struct Handle {
     pub(super) name: Name,
     pub(super) options: QueueOptions,
     pub(super) number: i64,
+    /// Notified when the limit is set.
+    pub(super) limit_number: i64,
     pub(super) topic: Arc<Topic>,
     /// Made by the first claim: a handle that only pushes does not listen.
-    subscription: OnceLock<Subscription>,
+    subscription: OnceLock<[Subscription; 2]>,
     pub(super) core: Arc<Core>,
 }
 
@@ -195,11 +200,18 @@ impl Handle {
         self.subscription.get_or_init(|| {
             let topic = Arc::downgrade(&self.topic);
             let timer = self.core.connections.timer.clone();
-            self.core.notifier.subscribe(self.number, move || {
+            let pushed = self.core.notifier.subscribe(self.number, move || {
                 if let Some(topic) = topic.upgrade() {
                     topic.notified(&timer);
                 }
-            })
+            });
+            let topic = Arc::downgrade(&self.topic);
+            let limited = self.core.notifier.subscribe(self.limit_number, move || {
+                if let Some(topic) = topic.upgrade() {
+                    topic.room_left();
+                }
+            });
+            [pushed, limited]
         });
     }
 
@@ -267,6 +279,7 @@ impl Queue for QueueHandle {
         let state = self.0.call(ReadDeliveryState { ticket }).await?;
         if state != DeliveryState::Current {
             self.0.place_left();
+            self.0.topic.room_left();
         }
         Ok(state)
     }
@@ -307,6 +320,18 @@ impl Queue for QueueHandle {
 
     async fn drain(&self, pause: Pause, timeout: Duration) -> Result<Drained> {
         self.0.drain(pause, timeout).await
+    }
+
+    async fn set_limit(&self, limit: QueueLimit) -> Result<()> {
+        self.0.set_limit(Some(limit)).await
+    }
+
+    async fn clear_limit(&self) -> Result<()> {
+        self.0.set_limit(None).await
+    }
+
+    async fn limit(&self) -> Result<Option<CurrentLimit>> {
+        self.0.limit().await
     }
 
     async fn set_groups(&self, groups: Groups) -> Result<()> {

@@ -8,6 +8,7 @@ mod floors;
 mod groups;
 mod handle;
 mod heartbeat;
+mod limiting;
 mod pausing;
 mod progress;
 mod pushing;

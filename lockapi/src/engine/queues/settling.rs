@@ -22,6 +22,7 @@ impl Handle {
                 _ => self.complete_all(vec![ticket]).await,
             };
             let acked = acked.pop().transpose()?;
+            self.topic.room_left();
             if matches!(outcome, Outcome::AckWithResult(_)) {
                 // No claim is in the same statement that would find out.
                 self.place_left();
@@ -64,6 +65,7 @@ impl Handle {
                     queues.heartbeats.forget(ticket);
                     self.topic.returned();
                     self.place_left();
+                    self.topic.room_left();
                 }
             }
             return Ok(settled);
@@ -82,9 +84,12 @@ impl Handle {
         let queues = &self.core.queues;
         if let Outcome::AckWithResult(result) = outcome {
             queues.heartbeats.forget(ticket);
+            let topic = Arc::clone(&self.topic);
             queues
                 .batcher
-                .submit(self.ack_with_result(ticket, result), drop);
+                .submit(self.ack_with_result(ticket, result), move |_| {
+                    topic.room_left();
+                });
             return;
         }
         let keep_dead = self.options.keep_dead();
@@ -102,13 +107,15 @@ impl Queues {
         keep_dead: i64,
     ) {
         self.heartbeats.forget(ack.ticket);
-        match Settle::new(ack.ticket, outcome, keep_dead) {
-            Some(settle) => {
-                let topic = Arc::clone(topic);
-                let on_settled = Box::new(move |_| topic.returned());
-                self.settle_until_free(settle, TRIES, on_settled);
-            }
-            None => self.batcher.submit(ack, drop),
+        let topic = Arc::clone(topic);
+        if let Some(settle) = Settle::new(ack.ticket, outcome, keep_dead) {
+            let on_settled = Box::new(move |_| {
+                topic.returned();
+                topic.room_left();
+            });
+            self.settle_until_free(settle, TRIES, on_settled);
+        } else {
+            self.batcher.submit(ack, move |_| topic.room_left());
         }
     }
 

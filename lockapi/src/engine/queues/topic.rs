@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use super::floors::{Floors, Found, PriorityFloors, Search};
 use super::groups::Admission;
+use super::limiting::Gate;
 
 use crate::engine::clock::Time;
 use crate::engine::timer::Timer;
@@ -66,6 +67,7 @@ pub(in crate::engine) struct Topic {
     claims: AtomicU32,
     state: Mutex<State>,
     admission: Mutex<Admission>,
+    pub(super) gate: Mutex<Gate>,
 }
 
 impl Topic {
@@ -254,7 +256,7 @@ impl Topic {
             let places = claimed.map(|job| (job.priority, (job.run_at, job.ticket.id)));
             let found = Found {
                 started,
-                full: turned.picked >= most,
+                full: turned.picked >= most || turned.is_held_back(),
                 read: turned.read,
                 paused: turned.paused,
                 at: turned.now,
@@ -262,7 +264,8 @@ impl Topic {
             };
             floors.claimed(now, &found, places)
         });
-        let Some(next) = turned.next_due else {
+        // What comes next where a limit held jobs back is a permit.
+        let Some(next) = turned.next_due.filter(|_| !turned.waits_for_permit()) else {
             return again;
         };
         drop(state);
@@ -352,6 +355,7 @@ mod tests {
             read: Some(jobs),
             now: 0,
             next_due: None,
+            limited: None,
             parked: false,
         }
     }

@@ -43,6 +43,7 @@ pub(super) fn queues() -> Vec<Decoder> {
             names: Vec::new(),
             bytes: 1,
             keep_dead: 1,
+            limited: false,
         }),
         of(ack()),
         of(queue::Settle {
@@ -82,6 +83,12 @@ pub(super) fn paused_queues() -> Vec<Decoder> {
             time: 1,
             topic: 1,
         }),
+        of(queue::SetQueueLimit {
+            name: name(),
+            limit: Some(queue::QueueLimitRow::default()),
+            topics: vec![1],
+        }),
+        of(queue::ReadQueueLimit { name: name() }),
     ]
 }
 

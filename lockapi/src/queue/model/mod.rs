@@ -3,6 +3,7 @@
 mod edit;
 mod groups;
 mod job;
+mod limits;
 mod listing;
 mod manage;
 mod progress;
@@ -46,6 +47,7 @@ pub struct Jobs {
     /// Names of jobs that are paused, and until when; `None`: until they are resumed.
     paused_names: FxHashMap<Name, BTreeMap<String, Option<i64>>>,
     groups: groups::Groups,
+    limits: FxHashMap<Name, limits::Limit>,
     /// Queues that somebody has paused or resumed.
     switched: FxHashSet<Name>,
 }
@@ -236,19 +238,27 @@ impl Jobs {
             })
     }
 
-    pub(crate) fn claim(&mut self, now: i64, want: &CompleteAndClaim) -> (i64, Vec<Claimed>) {
+    pub(crate) fn claim(
+        &mut self,
+        now: i64,
+        want: &CompleteAndClaim,
+    ) -> (i64, Option<limits::Outcome>, Vec<Claimed>) {
         let most = usize::try_from(want.most).unwrap_or(0);
+        let limit = self.room(now, want);
+        let room = limit.as_ref().map_or(most, |limit| limit.jobs.min(most));
+        let again = limit.as_ref().and_then(|limit| limit.again.as_deref());
         let free = |id: &i64| {
             let acked = || want.acks.iter().any(|ack| ack.ticket.id == *id);
             let ended = |live: &LiveJob| live.is_of(&want.lost) || !live.is_held(now);
             let live = self.live.get(id);
             let live = live.filter(|live| live.is_named(&want.names));
             let live = live.filter(|live| !self.is_held_back(now, live));
+            let live = live.filter(|_| again.is_none_or(|again| again.contains(id)));
             live.is_some_and(|live| live.running.is_none() || (ended(live) && !acked()))
         };
         let queue = want.queue_name();
         let in_turn = self.in_turn(now, &queue, &want.priorities);
-        let found: Vec<i64> = in_turn.filter(free).take(most).collect();
+        let found: Vec<i64> = in_turn.filter(free).take(room).collect();
         let mut before = 0;
         let fits = |id: &i64| {
             let fits = before < want.bytes;
@@ -262,11 +272,13 @@ impl Jobs {
             found.len()
         };
         let mut claimed = Vec::new();
+        let mut charged = 0;
         for id in &picked {
             let Some(live) = self.live.get_mut(id) else {
                 continue;
             };
             let again = live.is_of(&want.lost);
+            charged += i64::from(!again);
             let used_up = live.attempt >= live.job.max_attempts;
             if live.is_expired(now) || (used_up && !again) {
                 let error = if live.attempt == 0 {
@@ -274,6 +286,7 @@ impl Jobs {
                 } else {
                     "the lease of the last attempt ended without an answer"
                 };
+                charged -= i64::from(!again);
                 self.end(*id, Status::Failed, now, error, want.keep_dead);
                 continue;
             }
@@ -305,7 +318,16 @@ impl Jobs {
                 group: Some(live.job.group.clone()).filter(|group| !group.is_empty()),
             });
         }
-        (i64::try_from(looked_at).unwrap_or(i64::MAX), claimed)
+        let buried = picked.len() - claimed.len();
+        let outcome = limit.map(|limit| {
+            self.charge(now, want, charged);
+            self.limit_outcome(now, want, &limit, (looked_at, claimed.len(), buried))
+        });
+        (
+            i64::try_from(looked_at).unwrap_or(i64::MAX),
+            outcome,
+            claimed,
+        )
     }
 
     pub(crate) fn is_paused(&self, now: i64, queue: &Name) -> bool {
@@ -492,6 +514,9 @@ impl Jobs {
             let (ticket, keep) = (want.ticket, want.keep);
             self.ack(now, &[Ack { ticket, keep }]);
             return Settled::Done;
+        }
+        if want.kind == 5 && !live.is_held(now) && self.limits_running(&live.queue) {
+            return Settled::Lost;
         }
         let last = live.attempt >= live.job.max_attempts;
         if want.kind == 1 || (matches!(want.kind, 0 | 4) && last) {

@@ -39,6 +39,8 @@ pub struct CompleteAndClaim {
     /// How long jobs that are dead letters by now are kept, in microseconds;
     /// [`FOR_EVER`](super::FOR_EVER) means until they are discarded.
     pub keep_dead: i64,
+    /// Whether the queue is known to have a limit; it is found out in any case.
+    pub limited: bool,
 }
 
 /// The answer to a [`CompleteAndClaim`].
@@ -58,11 +60,56 @@ pub struct CompletedAndClaimed {
     /// The server's time, in microseconds since 1970: jobs that were due then were considered.
     pub now: i64,
     /// When the next job is due, in microseconds from now; only set when fewer jobs were picked
-    /// than requested.
+    /// than requested. Where the limit of the queue held jobs back, or has nothing left, when its next permit comes.
     pub next_due: Option<i64>,
+    /// Whether the limit of the queue held jobs back; `None` where it has none.
+    pub limited: Option<Limited>,
     /// Whether there are parked jobs, which may be admitted; only set when fewer jobs were picked than
     /// requested.
     pub parked: bool,
+}
+
+impl CompletedAndClaimed {
+    /// Whether a limit held jobs back: the claim has not looked at all.
+    pub(crate) fn is_held_back(&self) -> bool {
+        let back = [Limited::Full, Limited::Busy, Limited::Again];
+        self.limited.is_some_and(|limited| back.contains(&limited))
+    }
+
+    /// Whether what comes next is a permit.
+    pub(crate) fn waits_for_permit(&self) -> bool {
+        self.limited.is_some_and(|limited| limited != Limited::No)
+    }
+}
+
+/// What the limit of a queue did to a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limited {
+    /// Nothing.
+    No,
+    /// All places or permits are taken.
+    Full,
+    /// Another claim is under way.
+    Busy,
+    /// It left something for the next claim.
+    Again,
+    /// It got all that it wanted, and the last places or permits.
+    Spent,
+}
+
+impl Limited {
+    fn read(column: Option<i64>) -> Result<Option<Self>, Failure> {
+        column
+            .map(|column| match column {
+                0 => Ok(Self::No),
+                1 => Ok(Self::Full),
+                2 => Ok(Self::Busy),
+                3 => Ok(Self::Again),
+                4 => Ok(Self::Spent),
+                _ => Err(Failure::corrupt("an unknown state of a limit")),
+            })
+            .transpose()
+    }
 }
 
 /// A job that was claimed; times in microseconds since 1970.
@@ -151,6 +198,21 @@ impl Operation for CompleteAndClaim {
         ],
     };
 
+    const SIMPLE: Option<Statement> = Some(Statement {
+        name: "queue.complete_and_claim_unlimited",
+        sql: include_str!("complete_and_claim_unlimited.sql"),
+        params: Self::STATEMENT.params,
+        columns: Self::STATEMENT.columns,
+    });
+
+    fn is_simple(batch: &[Self]) -> bool {
+        batch.iter().all(|one| !one.limited)
+    }
+
+    fn simple_params(batch: &[Self]) -> Vec<Value> {
+        Self::params(batch)
+    }
+
     fn params(batch: &[Self]) -> Vec<Value> {
         batch
             .iter()
@@ -194,6 +256,7 @@ impl Operation for CompleteAndClaim {
                     row.maybe_int(6)?,
                     row.ints(10)?,
                     (row.maybe_int(3)?, row.maybe_int(4)?),
+                    Limited::read(row.maybe_int(5)?)?,
                 ));
                 continue;
             };
@@ -214,7 +277,7 @@ impl Operation for CompleteAndClaim {
             };
             claimed.push((n, job));
         }
-        let (picked, (read, now), next_due, done, (parked, paused)) =
+        let (picked, (read, now), next_due, done, (parked, paused), limited) =
             rest.ok_or_else(|| Failure::corrupt("the row of totals is missing"))?;
         claimed.sort_unstable_by_key(|(n, _)| *n);
         Ok(vec![CompletedAndClaimed {
@@ -225,6 +288,7 @@ impl Operation for CompleteAndClaim {
             read,
             now,
             next_due,
+            limited,
             parked: parked.is_some_and(|parked| parked > 0),
         }])
     }
@@ -233,7 +297,8 @@ impl Operation for CompleteAndClaim {
         let one = batch.first()?;
         let now = model.now;
         let done = model.ack_jobs(&one.acks);
-        let (picked, claimed) = model.jobs.claim(now, one);
+        let (picked, limit, claimed) = model.jobs.claim(now, one);
+        let held_back = limit.is_some_and(|limit| limit.held_back != Limited::No);
         let mut rows = Rows::new();
         for (n, job) in (1..).zip(claimed) {
             rows.push(Row(vec![
@@ -252,21 +317,24 @@ impl Operation for CompleteAndClaim {
                 maybe_text(job.group.as_deref()),
             ]));
         }
-        let next_due = (picked < one.most)
-            .then(|| model.jobs.next_due(now, one))
-            .flatten();
-        let parked = (picked < one.most)
+        let next_due = match limit {
+            Some(limit) if held_back => limit.next_in,
+            _ if picked < one.most => model.jobs.next_due(now, one),
+            _ => None,
+        };
+        let parked = (picked < one.most && !held_back)
             .then(|| i64::from(model.jobs.has_parked(&one.namespace, &one.queue)));
         let null = Value::Null(Type::Int);
         rows.push(Row(vec![
             null.clone(),
             Value::Int(picked),
-            (!model.jobs.is_paused(now, &one.queue_name()))
-                .then_some(0)
-                .map_or(null.clone(), Value::Int),
+            (!model.jobs.is_paused(now, &one.queue_name())
+                && limit.is_none_or(|limit| limit.room > 0))
+            .then_some(0)
+            .map_or(null.clone(), Value::Int),
             maybe_int(parked),
             maybe_int(model.jobs.hash_of_paused(now, &one.queue_name())),
-            null.clone(),
+            maybe_int(limit.map(|limit| limit.held_back as i64)),
             next_due.map_or(null, Value::Int),
             Value::Int(now),
             Value::Null(Type::Text),

@@ -7,15 +7,22 @@
 -- attempt ended without an answer, or that has expired, goes to the dead letters instead. The jobs that the
 -- claims in $13 took are claimed again, and the attempt is not counted again: the answers to those claims were
 -- lost, so nobody has these jobs.
--- Index: job_pkey by number; queue_pkey; paused_name_pkey; job_due to find jobs, one range for each priority, in the order of $7, starting
+-- If the queue has a limit, no more jobs are claimed than places and permits are left, and what was lost is claimed before
+-- all others: it holds its places. What goes to the dead letters takes neither. Returns whether the limit held jobs back (0 no, 1 until
+-- there is room, 2 because another claim has the row of the limit locked, 3 there is more to claim at once, 4 no, and
+-- nothing is left), and then when the next permit comes instead of when the next job is due.
+-- Index: job_pkey by number; queue_pkey; paused_name_pkey; queue_limit_pkey; job_due to find jobs, one range for each priority, in the order of $7, starting
 -- after the place in $8: rows that were deleted but not yet vacuumed are not read again. No other index fits.
+-- The condition on what is claimed again is written so that the planner expects it to hold for nearly all.
 -- If there are fewer than $9, job_parked tells whether there are parked jobs that could be admitted.
 -- Returns how many entries of job_due were read, as the server counts them, and a hash of the names that are paused. A claim changes no column of
 -- job_due, so the jobs that lost claims took are still at the beginning.
 -- Race: two claims conflict at FOR UPDATE, where the second skips the row; the lease is checked on the locked
 -- row. A claim never waits for a row. The statement does not claim a job that it completes, however late the
 -- completion is. Each claim has its own number, $12, so a lost claim that is executed late takes nothing from
--- its retry.
+-- its retry. The row of a limit is locked for the rest of the transaction, and only one claim has it: the snapshot of
+-- this statement may be older than what the one before has claimed, which is checked on the locked rows of jobs, and
+-- whose places begin_claim sees.
 WITH done AS (
     DELETE FROM lockapi.job AS j
      WHERE j.id = ANY ($1::int8[])
@@ -52,9 +59,19 @@ WITH done AS (
                      WHERE o.namespace = $4::text AND o.queue = $5::text
                        AND coalesce(o.paused_until > pg_catalog.statement_timestamp(), true)
                      ORDER BY o.name) AS p) AS n
-), found AS MATERIALIZED (
-    SELECT p.id, p.size, p.expired OR (p.last AND NOT p.found) AS last
+), room AS MATERIALIZED (
+    SELECT s.read, s.paused_until, s.names, s.names_until, r.room, r.again, r.ids, r.tokens, r.next_in, r.busy
       FROM start AS s
+      LEFT JOIN LATERAL (
+           SELECT c.room, c.again, c.ids, c.tokens, c.next_in, c.busy
+             FROM lockapi.queue_limit AS l
+            CROSS JOIN LATERAL lockapi.begin_claim(l.namespace, l.queue, $13::int8[], $14::text[], s.names,
+                                                   (SELECT pg_catalog.count(*) FROM done AS d)) AS c
+            WHERE l.namespace = $4::text AND l.queue = $5::text
+              AND l.name = CASE WHEN s.paused_until IS NULL THEN '' END) AS r ON true
+), found AS MATERIALIZED (
+    SELECT p.id, p.size, p.expired OR (p.last AND NOT p.found) AS last, p.found
+      FROM room AS s
      CROSS JOIN unnest($7::int8[], $8::int8[], $10::int8[]) AS level (priority, floor_at, floor_id)
      CROSS JOIN LATERAL (
            SELECT j.id, j.size, j.attempt >= j.max_attempts AS last,
@@ -66,6 +83,7 @@ WITH done AS (
               AND j.run_at <= pg_catalog.statement_timestamp()
               AND (pg_catalog.cardinality($14::text[]) = 0 OR j.name = ANY ($14::text[]))
               AND (s.names IS NULL OR j.name <> ALL (s.names))
+              AND CASE WHEN s.again IS NULL OR j.id = ANY (s.again) THEN 1 ELSE 0 END <> 0
               AND (j.run_at, j.id + 0) > (timestamptz 'epoch' + level.floor_at * interval '1 microsecond', level.floor_id)
               AND (j.lease_until IS NULL
                    OR ((j.lease_until <= pg_catalog.clock_timestamp() OR j.claim = ANY ($13::int8[]))
@@ -74,16 +92,24 @@ WITH done AS (
             LIMIT $9::int8
               FOR UPDATE OF j SKIP LOCKED) AS p
      WHERE s.paused_until IS NULL
-     LIMIT $9::int8
+     LIMIT least($9::int8, (SELECT s.room FROM room AS s))
 ), picked AS MATERIALIZED (
-    SELECT o.id, o.last
-      FROM (SELECT f.id, f.last, pg_catalog.sum(f.size) OVER (ROWS UNBOUNDED PRECEDING) - f.size AS before
+    SELECT o.id, o.last, o.found
+      FROM (SELECT f.id, f.last, f.found, pg_catalog.sum(f.size) OVER (ROWS UNBOUNDED PRECEDING) - f.size AS before
               FROM found AS f) AS o
      WHERE o.before < $15::int8
 ), total AS MATERIALIZED (
-    SELECT CASE WHEN p.n < f.n THEN $9::int8 ELSE f.n END AS n
-      FROM (SELECT pg_catalog.count(*) AS n FROM found) AS f
-     CROSS JOIN (SELECT pg_catalog.count(*) AS n FROM picked) AS p
+    SELECT o.n,
+           CASE WHEN s.room IS NULL THEN 0
+                WHEN o.n >= $9::int8 THEN CASE WHEN s.again IS NULL AND o.taken >= s.room THEN 4 ELSE 0 END
+                WHEN s.busy THEN 2
+                WHEN s.again IS NOT NULL AND o.n > 0 OR o.n >= s.room AND o.buried > 0 THEN 3
+                WHEN s.again IS NOT NULL OR o.n >= s.room THEN 1
+                ELSE 0 END AS held_back
+      FROM (SELECT CASE WHEN p.n < f.n THEN $9::int8 ELSE f.n END AS n, p.n - p.buried AS taken, p.buried
+              FROM (SELECT pg_catalog.count(*) AS n FROM found) AS f
+             CROSS JOIN (SELECT pg_catalog.count(*) AS n, pg_catalog.count(*) FILTER (WHERE k.last) AS buried FROM picked AS k) AS p) AS o
+     CROSS JOIN room AS s
 ), buried AS (
     DELETE FROM lockapi.job AS j
      WHERE j.id = ANY (ARRAY(SELECT p.id FROM picked AS p WHERE p.last))
@@ -129,9 +155,9 @@ SELECT pg_catalog.row_number() OVER (ORDER BY pg_catalog.array_position($7::int8
   FROM claimed AS c
  UNION ALL
 SELECT NULL, t.n,
-       CASE WHEN s.paused_until IS NULL
+       CASE WHEN s.paused_until IS NULL AND s.room IS DISTINCT FROM 0
             THEN pg_catalog.pg_stat_get_xact_tuples_returned('lockapi.job_due'::regclass) - s.read END,
-       CASE WHEN t.n < $9::int8
+       CASE WHEN t.n < $9::int8 AND t.held_back = 0
             THEN (SELECT pg_catalog.count(*)
                     FROM (SELECT
                             FROM lockapi.job AS j
@@ -139,8 +165,10 @@ SELECT NULL, t.n,
                              AND j.due_at IS NOT NULL
                            ORDER BY j.group_key
                            LIMIT 1) AS p) END,
-       pg_catalog.hashtextextended(s.names::text, 0), NULL,
-       CASE WHEN t.n < $9::int8
+       pg_catalog.hashtextextended(s.names::text, 0),
+       CASE WHEN s.room IS NOT NULL THEN t.held_back END,
+       CASE WHEN t.held_back > 0 THEN CASE WHEN s.room = 0 THEN s.next_in ELSE e.next_in END
+            WHEN t.n < $9::int8
             THEN least(CASE WHEN s.paused_until < 'infinity'
                             THEN (extract(epoch FROM s.paused_until - pg_catalog.statement_timestamp()) * 1000000)::int8 END,
                  (extract(epoch FROM s.names_until - pg_catalog.statement_timestamp()) * 1000000)::int8,
@@ -155,4 +183,10 @@ SELECT NULL, t.n,
                           LIMIT 1) AS f)) END,
        (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8, NULL, NULL, (SELECT pg_catalog.array_agg(d.id) || pg_catalog.array_agg(d.token) FROM done AS d), NULL, NULL
   FROM total AS t
- CROSS JOIN start AS s
+ CROSS JOIN room AS s
+  LEFT JOIN LATERAL (
+       SELECT lockapi.end_claim($4::text, $5::text, s.ids, s.tokens, o.ids, o.tokens, o.taken) AS next_in
+         FROM (SELECT pg_catalog.array_agg(c.id) AS ids, pg_catalog.array_agg(c.token) AS tokens,
+                      (SELECT pg_catalog.count(*) FROM picked AS p WHERE NOT p.last AND NOT p.found) AS taken
+                 FROM claimed AS c) AS o
+        WHERE s.room > 0 AND o.ids IS NOT NULL) AS e ON true

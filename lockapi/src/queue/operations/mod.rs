@@ -7,6 +7,7 @@ mod delivery_state;
 mod expire;
 mod groups;
 mod hold_key;
+mod limit;
 mod manage;
 mod push;
 mod redrive;
@@ -17,7 +18,7 @@ mod settle;
 mod take;
 mod unhandled;
 
-pub use complete_and_claim::{Claimed, CompleteAndClaim, CompletedAndClaimed, Floor};
+pub use complete_and_claim::{Claimed, CompleteAndClaim, CompletedAndClaimed, Floor, Limited};
 pub use count_running::{CountRunning, RunningLevel, RunningPart};
 pub(crate) use dead_letters::attempts;
 pub use dead_letters::{DeadLetterRow, FailedAttempt, ReadDeadLetters};
@@ -26,6 +27,7 @@ pub use expire::ExpireJobs;
 pub(crate) use groups::NEVER;
 pub use groups::{Admit, Admitted, SetGroupLimit, SetGroups};
 pub use hold_key::HoldKey;
+pub use limit::{QueueLimitRow, ReadQueueLimit, SetQueueLimit};
 #[cfg(feature = "suite")]
 pub use manage::Cancelled;
 pub use manage::{

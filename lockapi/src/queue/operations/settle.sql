@@ -7,11 +7,11 @@
 -- done because the row is locked. Jobs that are settled together with the same delay are due at the same time,
 -- so they keep the order of their numbers. A job of a group that waits for its next attempt is parked: another
 -- has its place meanwhile. One that is snoozed was begun in time, and does not expire any more; one that is deferred was
--- not begun.
--- Index: job_pkey; no other fits. An extension changes no indexed column, so it is HOT.
+-- not begun. Where a queue limits how many of its jobs run, a lease that has ended is not extended: another may have its place.
+-- Index: job_pkey, no other fits; queue_limit_pkey. An extension changes no indexed column, so it is HOT.
 -- Race: a claim that took over the job first has changed its token, and the token is checked again on the
 -- locked row. A row that a transaction has locked (by an ack of its own) is skipped: this statement never
--- waits for a row.
+-- waits for a row. Whether a lease has ended is asked once its row is locked: a claim that counts its place as free has locked it, too.
 WITH want AS MATERIALIZED (
     SELECT DISTINCT ON (w.id) w.id, w.kind, w.time, w.error, w.keep, w.n,
            CASE WHEN w.token >= (SELECT CASE WHEN e.number > e.first THEN e.number << 21 ELSE 0 END
@@ -20,10 +20,14 @@ WITH want AS MATERIALIZED (
            WITH ORDINALITY AS w (id, token, kind, time, error, keep, n)
      ORDER BY w.id, w.n
 ), held AS MATERIALIZED (
-    SELECT w.n, o.id, w.kind = 6 AS completed, w.kind IN (1, 6) OR (w.kind IN (0, 4) AND o.tried) AS last
+    SELECT w.n, o.id, w.kind = 6 AS completed, w.kind IN (1, 6) OR (w.kind IN (0, 4) AND o.tried) AS last,
+           CASE WHEN w.kind = 5 AND o.lease_until <= pg_catalog.clock_timestamp()
+                THEN EXISTS (SELECT FROM lockapi.queue_limit AS l
+                              WHERE l.namespace = o.namespace AND l.queue = o.queue AND l.name = '' AND l.most IS NOT NULL)
+                ELSE false END AS late
       FROM want AS w
      CROSS JOIN LATERAL (
-           SELECT j.id, j.attempt >= j.max_attempts AS tried
+           SELECT j.id, j.attempt >= j.max_attempts AS tried, j.lease_until, j.namespace, j.queue
              FROM lockapi.job AS j
             WHERE j.id = w.id AND j.token = w.token
             LIMIT 1
@@ -47,7 +51,7 @@ WITH want AS MATERIALIZED (
                                     'worker', j.worker, 'error', pg_catalog."left"(w.error, 1000)) END
       FROM held AS h
       JOIN want AS w ON w.n = h.n
-     WHERE NOT h.last AND j.id = h.id AND j.id = ANY (ARRAY(SELECT x.id FROM held AS x))
+     WHERE NOT h.last AND NOT h.late AND j.id = h.id AND j.id = ANY (ARRAY(SELECT x.id FROM held AS x))
     RETURNING h.n
 ), gone AS (
     DELETE FROM lockapi.job AS j
@@ -74,8 +78,9 @@ WITH want AS MATERIALIZED (
      WHERE NOT g.completed OR w.keep >= 0 OR g.task IS NOT NULL
 )
 SELECT w.n,
-       CASE WHEN m.n IS NOT NULL OR g.completed THEN 0 WHEN g.n IS NOT NULL THEN 1 WHEN j.id IS NULL THEN 2 ELSE 3 END::int8 AS settled
+       CASE WHEN m.n IS NOT NULL OR g.completed THEN 0 WHEN g.n IS NOT NULL THEN 1 WHEN j.id IS NULL OR h.late THEN 2 ELSE 3 END::int8 AS settled
   FROM want AS w
   LEFT JOIN moved AS m ON m.n = w.n
   LEFT JOIN gone AS g ON g.n = w.n
+  LEFT JOIN held AS h ON h.n = w.n
   LEFT JOIN lockapi.job AS j ON j.id = w.id AND j.token = w.token AND j.id = ANY ($1::int8[])

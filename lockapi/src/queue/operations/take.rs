@@ -26,8 +26,8 @@ pub struct Take {
 }
 
 impl Operation for Take {
-    /// What was taken; the tokens are zero, and the attempts are those before.
-    type Output = Vec<Claimed>;
+    /// What was taken; the tokens are zero, and the attempts are those before. `None` if the queue has a limit.
+    type Output = Option<Vec<Claimed>>;
 
     const STATEMENT: Statement = Statement {
         name: "queue.take",
@@ -71,13 +71,13 @@ impl Operation for Take {
             .collect()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<Claimed>>, Failure> {
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Option<Vec<Claimed>>>, Failure> {
         let read = |mut row: Row| {
-            Ok(Claimed {
-                ticket: Ticket {
-                    id: row.int(0)?,
-                    token: 0,
-                },
+            let Some(id) = row.maybe_int(0)? else {
+                return Ok(None);
+            };
+            Ok(Some(Claimed {
+                ticket: Ticket { id, token: 0 },
                 attempt: row.int(1)?,
                 max_attempts: row.int(2)?,
                 priority: row.int(3)?,
@@ -87,14 +87,20 @@ impl Operation for Take {
                 payload: row.text(7)?,
                 headers: Headers::read(row.maybe_text(8)?.as_deref()),
                 group: row.maybe_text(9)?,
-            })
+            }))
         };
         let taken: Result<_, Failure> = rows.into_iter().map(read).collect();
         Ok(vec![taken?])
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
-        let taken = model.jobs.take(model.now, batch.first()?);
+        let one = batch.first()?;
+        if model.jobs.is_limited(one) {
+            let (int, text) = (Value::Null(Type::Int), Value::Null(Type::Text));
+            let columns = std::iter::repeat_n(int, 6).chain(std::iter::repeat_n(text, 4));
+            return Some(vec![Row(columns.collect())]);
+        }
+        let taken = model.jobs.take(model.now, one);
         let row = |job: Claimed| {
             Row(vec![
                 Value::Int(job.ticket.id),

@@ -3,15 +3,21 @@
 --
 -- Promises: a commit completes the jobs; a rollback leaves them unchanged. Nobody else gets them as long as
 -- the transaction is open. Expired jobs are skipped, which the sweep moves to the dead letters, and so are those whose
--- attempts are used up, which the next claim moves there. So are jobs with a name that is paused.
--- Index: job_due, one range for each priority, job_pkey to complete, queue_pkey and paused_name_pkey; no other fits.
+-- attempts are used up, which the next claim moves there. So are jobs with a name that is paused. Of a queue that has a limit none is
+-- taken, because the row of the limit would stay locked as long as the transaction is open: then there is one row without a number.
+-- Index: job_due, one range for each priority, job_pkey to complete, queue_pkey, paused_name_pkey and queue_limit_pkey; no other fits.
 -- Race: as for a claim: locked rows are skipped, and the lease is checked on the locked row.
 WITH start AS MATERIALIZED (
     SELECT ARRAY(SELECT p.name
                    FROM lockapi.paused_name AS p
                   WHERE p.namespace OPERATOR(pg_catalog.=) $1::pg_catalog.text
                     AND p.queue OPERATOR(pg_catalog.=) $2::pg_catalog.text
-                    AND coalesce(p.paused_until OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp(), true)) AS paused
+                    AND coalesce(p.paused_until OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp(), true)) AS paused,
+           EXISTS (SELECT
+                     FROM lockapi.queue_limit AS l
+                    WHERE l.namespace OPERATOR(pg_catalog.=) $1::pg_catalog.text
+                      AND l.queue OPERATOR(pg_catalog.=) $2::pg_catalog.text
+                      AND l.name OPERATOR(pg_catalog.=) '') AS limited
 ), picked AS MATERIALIZED (
     SELECT p.id
       FROM start AS s
@@ -30,7 +36,8 @@ WITH start AS MATERIALIZED (
             ORDER BY j.run_at, j.id OPERATOR(pg_catalog.+) 0
             LIMIT $3::pg_catalog.int8
               FOR UPDATE OF j SKIP LOCKED) AS p
-     WHERE NOT EXISTS (SELECT
+     WHERE NOT s.limited
+       AND NOT EXISTS (SELECT
                          FROM lockapi.queue AS q
                         WHERE q.namespace OPERATOR(pg_catalog.=) $1::pg_catalog.text
                           AND q.name OPERATOR(pg_catalog.=) $2::pg_catalog.text AND q.paused
@@ -57,5 +64,7 @@ SELECT d.id, d.attempt::pg_catalog.int8, d.max_attempts::pg_catalog.int8, d.prio
        (extract(epoch FROM d.run_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8 AS run_at,
        (extract(epoch FROM d.created_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8 AS created_at,
        d.name, d.payload::pg_catalog.text AS payload, d.headers::pg_catalog.text AS headers, d.group_key
-  FROM done AS d
+  FROM start AS s
+  LEFT JOIN done AS d ON true
+ WHERE s.limited OR d.id IS NOT NULL
  ORDER BY pg_catalog.array_position($6::pg_catalog.int8[], d.priority::pg_catalog.int8), d.run_at, d.id

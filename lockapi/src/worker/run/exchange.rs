@@ -209,6 +209,7 @@ impl Run {
 fn prefetch(mut claim: Claim, most: usize) -> Claim {
     claim.most = most;
     claim.begun_within = Some(BEGUN_WITHIN);
+    claim.is_repeated = true;
     claim
 }
 

@@ -1,0 +1,70 @@
+//! Two sessions at the limit of one queue.
+
+use lockapi::suite::queue::{QueueLimitRow, SetQueueLimit};
+
+use super::queue::{ack, claim, count, name, push};
+use super::sides::{Side, Step, elapse, step};
+use super::{Meets, Schedule};
+
+/// What a claim answers while another has the limit.
+const NONE: Meets = Meets::Skips("done [], picked 0:");
+
+/// Limits how many run.
+fn limit(running: i64) -> Step {
+    let batch = move |side: &Side| {
+        let row = QueueLimitRow {
+            running: Some(running),
+            ..QueueLimitRow::default()
+        };
+        vec![SetQueueLimit {
+            name: name(side),
+            limit: Some(row),
+            topics: Vec::new(),
+        }]
+    };
+    step(batch, |_, ()| "limited".to_owned())
+}
+
+fn unlimit() -> Step {
+    let batch = |side: &Side| {
+        vec![SetQueueLimit {
+            name: name(side),
+            limit: None,
+            topics: Vec::new(),
+        }]
+    };
+    step(batch, |_, ()| "not limited".to_owned())
+}
+
+#[test]
+fn claim_is_in_vain_while_another_has_the_limit() {
+    for most in [1, 2] {
+        let before = [&push(&["a", "b", "c", "d"]), &limit(3)];
+        let schedule = Schedule::new(&before, &claim(most), &claim(4), NONE);
+        schedule.then(&count()).then(&claim(4)).run();
+    }
+}
+
+#[test]
+fn setting_waits_for_a_claim_and_claims_wait_for_no_setting() {
+    let before = [&push(&["a", "b", "c", "d"]), &limit(3)];
+    for set in [limit(1), limit(4), unlimit()] {
+        let schedule = Schedule::new(&before, &claim(2), &set, Meets::Waits);
+        schedule.then(&claim(4)).then(&count()).run();
+        let schedule = Schedule::new(&before, &set, &claim(4), NONE);
+        schedule.then(&claim(4)).then(&count()).run();
+        let schedule = Schedule::new(&before, &set, &limit(2), Meets::Waits);
+        schedule.then(&claim(4)).then(&count()).run();
+    }
+}
+
+#[test]
+fn job_that_is_being_completed_has_its_place_also_when_its_lease_has_ended() {
+    let (a, b) = (push(&["a"]), push(&["b"]));
+    for ended in [false, true] {
+        let passes = elapse(if ended { 2 } else { 0 });
+        let before = [&a, &b, &limit(1), &claim(1), &passes];
+        let schedule = Schedule::new(&before, &ack(&["a"]), &claim(1), NONE);
+        schedule.then(&claim(1)).then(&count()).run();
+    }
+}

@@ -1,0 +1,114 @@
+//! `lockapi queue limit`.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use clap::Args;
+use lockapi::Backend;
+use lockapi::limit::Quota;
+use lockapi::queue::{CurrentLimit, QueueLimit};
+use serde::Serialize;
+
+use crate::common::Why;
+use crate::failure::Result;
+use crate::output::seconds;
+
+/// A limit.
+#[derive(Debug, Args)]
+pub(crate) struct Limit {
+    /// The queue
+    queue: String,
+    /// At most so many jobs run at once
+    #[arg(long, value_name = "JOBS", required_unless_present_any = ["rate", "clear"])]
+    running: Option<u32>,
+    /// So many jobs are claimed in a time, such as 10/s, or 100/1h,5 for at most five at once
+    #[arg(long, value_name = "JOBS/TIME", value_parser = crate::values::quota)]
+    rate: Option<Quota>,
+    /// Take the limit away
+    #[arg(long, conflicts_with_all = ["running", "rate"])]
+    clear: bool,
+    #[command(flatten)]
+    why: Why,
+}
+
+impl Limit {
+    pub(crate) async fn run(self, backend: &dyn Backend) -> Result<()> {
+        let queue = backend.queue(&self.queue)?;
+        let verb = if self.clear {
+            "unlimit queue"
+        } else {
+            "limit queue"
+        };
+        backend
+            .operator()
+            .record(verb, &self.queue, &self.why.reason)
+            .await?;
+        if self.clear {
+            queue.clear_limit().await?;
+            return Ok(());
+        }
+        let mut limit = QueueLimit::default();
+        if let Some(running) = self.running {
+            limit = limit.running(running);
+        }
+        if let Some(rate) = self.rate {
+            limit = limit.rate(rate);
+        }
+        queue.set_limit(limit).await?;
+        Ok(())
+    }
+}
+
+/// The limit of a queue.
+#[derive(Debug, Serialize)]
+pub(super) struct Limited {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    running: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    taken: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate: Option<Rate>,
+}
+
+#[derive(Debug, Serialize)]
+struct Rate {
+    jobs: u64,
+    #[serde(rename = "period_seconds", serialize_with = "seconds")]
+    period: Duration,
+    burst: u64,
+}
+
+impl From<CurrentLimit> for Limited {
+    fn from(current: CurrentLimit) -> Self {
+        let running = current.limit.most_running();
+        let rate = |quota: Quota| Rate {
+            jobs: quota.permits(),
+            period: quota.period(),
+            burst: quota.limit(),
+        };
+        Self {
+            running,
+            taken: running.map(|_| current.running),
+            rate: current.limit.quota().map(rate),
+        }
+    }
+}
+
+impl Limited {
+    pub(super) fn words(&self) -> String {
+        let mut words = "limit:".to_owned();
+        if let (Some(running), Some(taken)) = (self.running, self.taken) {
+            // Writing to a string cannot fail.
+            let _ = write!(words, " {taken} of {running} run");
+        }
+        if let Some(rate) = &self.rate {
+            let comma = if self.running.is_some() { "," } else { "" };
+            let _ = write!(
+                words,
+                "{comma} {} are claimed in {:?}, {} at once",
+                rate.jobs, rate.period, rate.burst
+            );
+        }
+        words
+    }
+}

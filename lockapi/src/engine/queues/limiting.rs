@@ -1,0 +1,279 @@
+//! The limit of a queue.
+//!
+//! A claim that finds all places or permits taken tells the process when it is worth asking again. Until then callers that have
+//! asked before are not sent, and then one of them is, for all.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::handle::Handle;
+use super::topic::Topic;
+use crate::engine::batcher::{ALONE, Queued};
+use crate::engine::clock::Time;
+use crate::engine::timer::Timer;
+use crate::error::Result;
+use crate::queue::{
+    Claim, CompletedAndClaimed, CurrentLimit, Limited, QueueLimit, ReadQueueLimit, SetQueueLimit,
+};
+
+/// Where nobody knows when a place will be free, the server is asked so often.
+const PLACE: Duration = Duration::from_secs(1);
+/// Nobody waits for a permit longer than this without asking, nor shorter.
+const LONGEST: Duration = Duration::from_secs(10);
+const SHORTEST: Duration = Duration::from_millis(1);
+/// After a claim that met another one, and how often that is doubled.
+const BUSY: Duration = Duration::from_millis(2);
+const DOUBLINGS: u32 = 5;
+/// How often a claim that has not asked before is repeated then.
+pub(super) const TRIES: u32 = 12;
+
+impl Queued for SetQueueLimit {
+    const NAME: &'static str = "set_limit";
+    const REPEATABLE: bool = true;
+
+    fn weight(&self) -> usize {
+        ALONE
+    }
+}
+
+impl Queued for ReadQueueLimit {
+    const NAME: &'static str = "limit";
+    const REPEATABLE: bool = true;
+
+    fn weight(&self) -> usize {
+        ALONE
+    }
+}
+
+/// A pause of a random length after so many claims in a row that met another one.
+pub(super) fn pause(busy: u32) -> Duration {
+    let longest = BUSY * (1 << busy.min(DOUBLINGS));
+    longest.mul_f64(0.5 + fastrand::f64() / 2.0)
+}
+
+/// Whether claims are sent.
+#[derive(Default)]
+pub(super) struct Gate {
+    closed: Option<Closed>,
+    /// How often room was left.
+    left: u64,
+    /// How many claims in a row met another one.
+    busy: u32,
+    /// Whether there was a limit when a claim was last answered.
+    limited: bool,
+}
+
+struct Closed {
+    until: Time,
+    /// Whether one of those who have asked before asks again.
+    asking: bool,
+}
+
+/// A claim that was sent.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    /// How often room was left before.
+    left: u64,
+    completes: bool,
+    /// Whether others that have asked before wait for its answer.
+    for_all: bool,
+    /// Whether there was a limit before.
+    pub(super) limited: bool,
+}
+
+impl Topic {
+    fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a claim is sent. One that completes something always is.
+    pub(super) fn ask(&self, now: Time, claim: &Claim, completes: bool) -> Option<Asked> {
+        let mut gate = self.gate();
+        let mut asked = Asked {
+            left: gate.left,
+            completes,
+            for_all: false,
+            limited: gate.limited,
+        };
+        if let Some(closed) = &mut gate.closed
+            && claim.is_repeated
+            && !completes
+        {
+            if now < closed.until || closed.asking {
+                return None;
+            }
+            closed.asking = true;
+            asked.for_all = true;
+        }
+        Some(asked)
+    }
+
+    /// A claim failed: it is not known what it has done.
+    pub(super) fn limit_unanswered(self: &Arc<Self>, timer: &Timer, asked: Asked) {
+        if asked.completes {
+            self.room_left();
+        } else if asked.for_all {
+            let mut gate = self.gate();
+            if let Some(closed) = &mut gate.closed {
+                closed.asking = false;
+            }
+            drop(gate);
+            self.bump_at(timer, timer.now() + pause(DOUBLINGS));
+        }
+    }
+
+    /// A place may be free, or the limit is another one: whoever waits asks.
+    pub(super) fn room_left(&self) {
+        let mut gate = self.gate();
+        gate.left += 1;
+        let was_closed = gate.closed.take().is_some();
+        drop(gate);
+        if was_closed {
+            self.bump();
+        }
+    }
+
+    /// A claim was answered.
+    pub(super) fn limit_answered(
+        self: &Arc<Self>,
+        timer: &Timer,
+        asked: Asked,
+        turned: &CompletedAndClaimed,
+    ) {
+        if asked.completes {
+            self.room_left();
+        }
+        let mut gate = self.gate();
+        gate.limited = turned.limited.is_some();
+        let wait = match turned.limited {
+            Some(Limited::Full | Limited::Spent) => {
+                let next = turned.next_due.map(|next| next.max(0).unsigned_abs());
+                next.map_or(PLACE.mul_f64(0.75 + fastrand::f64() / 2.0), |next| {
+                    Duration::from_micros(next).clamp(SHORTEST, LONGEST)
+                })
+            }
+            Some(Limited::Busy) => pause(gate.busy),
+            Some(Limited::No | Limited::Again) | None => {
+                gate.busy = 0;
+                let was_closed = gate.closed.take().is_some();
+                drop(gate);
+                if was_closed {
+                    self.bump();
+                }
+                return;
+            }
+        };
+        let busy = turned.limited == Some(Limited::Busy);
+        gate.busy = if busy { gate.busy + 1 } else { 0 };
+        if gate.left != asked.left + u64::from(asked.completes) {
+            // Who waits was told so, and asks.
+            gate.closed = None;
+            return;
+        }
+        let until = timer.now() + wait;
+        gate.closed = Some(Closed {
+            until,
+            asking: false,
+        });
+        drop(gate);
+        self.bump_at(timer, until);
+    }
+
+    fn bump_at(self: &Arc<Self>, timer: &Timer, at: Time) {
+        let this = Arc::downgrade(self);
+        timer.run_at(at, move || {
+            if let Some(topic) = this.upgrade() {
+                topic.bump();
+            }
+        });
+    }
+}
+
+impl Handle {
+    pub(super) async fn set_limit(&self, limit: Option<QueueLimit>) -> Result<()> {
+        let row = limit.map(|limit| limit.row()).transpose();
+        let set = SetQueueLimit {
+            name: self.name.clone(),
+            limit: row.map_err(self.failed("set_limit"))?,
+            topics: vec![self.number, self.limit_number],
+        };
+        self.call(set).await?;
+        self.topic.room_left();
+        self.topic.bump();
+        Ok(())
+    }
+
+    pub(super) async fn limit(&self) -> Result<Option<CurrentLimit>> {
+        let name = self.name.clone();
+        let limit = self.call(ReadQueueLimit { name }).await?;
+        Ok(limit.map(CurrentLimit::new))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::clock::Clock;
+
+    fn answer(limited: Limited, next_due: Option<i64>) -> CompletedAndClaimed {
+        CompletedAndClaimed {
+            acked: Vec::new(),
+            claimed: Vec::new(),
+            picked: 0,
+            paused: None,
+            read: None,
+            now: 0,
+            next_due,
+            limited: Some(limited),
+            parked: false,
+        }
+    }
+
+    fn repeated() -> Claim {
+        let mut claim = Claim::new(1);
+        claim.is_repeated = true;
+        claim
+    }
+
+    #[test]
+    fn one_asks_for_all_when_the_next_permit_comes() {
+        let timer = Timer::start(&Clock::real()).unwrap();
+        let topic = Arc::new(Topic::default());
+        let (first, again) = (Claim::new(1), repeated());
+        let now = timer.now();
+        let asked = topic.ask(now, &again, false).unwrap();
+        topic.limit_answered(&timer, asked, &answer(Limited::Spent, Some(5_000_000)));
+        assert!(topic.ask(now, &again, false).is_none());
+        assert!(topic.ask(now, &first, false).is_some(), "it asks anyway");
+        assert!(topic.ask(now, &again, true).is_some(), "so does this one");
+        let later = now + Duration::from_secs(6);
+        let asked = topic.ask(later, &again, false).unwrap();
+        assert!(topic.ask(later, &again, false).is_none(), "one is enough");
+        topic.limit_unanswered(&timer, asked);
+        let asked = topic.ask(later, &again, false).unwrap();
+        topic.limit_answered(&timer, asked, &answer(Limited::No, None));
+        assert!(topic.ask(later, &again, false).is_some());
+        assert!(topic.ask(later, &again, false).is_some());
+    }
+
+    #[test]
+    fn room_that_is_left_while_a_claim_is_under_way_is_not_missed() {
+        let timer = Timer::start(&Clock::real()).unwrap();
+        let topic = Arc::new(Topic::default());
+        let again = repeated();
+        let now = timer.now();
+        let asked = topic.ask(now, &again, false).unwrap();
+        topic.room_left();
+        topic.limit_answered(&timer, asked, &answer(Limited::Full, None));
+        let asked = topic.ask(now, &again, false).expect("it asks again");
+        topic.limit_answered(&timer, asked, &answer(Limited::Full, None));
+        assert!(topic.ask(now, &again, false).is_none());
+        let seen = topic.generation();
+        topic.room_left();
+        assert!(topic.generation() > seen);
+        assert!(topic.ask(now, &again, false).is_some());
+        let asked = topic.ask(now, &again, true).unwrap();
+        topic.limit_answered(&timer, asked, &answer(Limited::Full, None));
+        assert!(topic.ask(now, &again, false).is_none(), "it is full again");
+    }
+}
