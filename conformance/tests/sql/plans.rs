@@ -64,12 +64,18 @@ pub(super) fn plan(client: &mut Client, script: &str) -> serde_json::Value {
 }
 
 /// The pages of a claim of ten jobs of the queue `work`, from a place on in normal priority.
-fn claim(client: &mut Client, floor: (i64, i64)) -> i64 {
+fn claim(client: &mut Client, sql: &str, floor: (i64, i64)) -> i64 {
     let values = format!(
         "'{{}}', '{{}}', '{{}}', 'n', 'work', 60000000, '{{0,1,2,3}}', '{{0,0,{},0}}', 10, '{{0,0,{},0}}', 'w', 1, '{{}}', '{{}}', 1000000, 1",
         floor.0, floor.1
     );
-    pages(client, CompleteAndClaim::STATEMENT.sql, &values)
+    pages(client, sql, &values)
+}
+
+/// Of queues with a limit and without.
+fn claims() -> [&'static str; 2] {
+    let simple = CompleteAndClaim::SIMPLE.expect("a simple statement");
+    [CompleteAndClaim::STATEMENT.sql, simple.sql]
 }
 
 pub(super) fn fill(client: &mut Client, sql: &str) {
@@ -82,10 +88,14 @@ const SOME_DUE: &str = "
 
 #[test]
 fn claims_stay_flat() {
+    claims().into_iter().for_each(claim_stays_flat);
+}
+
+fn claim_stays_flat(sql: &str) {
     let (url, _runtime) = database();
     let mut client = Client::connect(&url, NoTls).expect("a connection");
     fill(&mut client, SOME_DUE);
-    let base = claim(&mut client, (0, 0));
+    let base = claim(&mut client, sql, (0, 0));
 
     fill(
         &mut client,
@@ -93,7 +103,7 @@ fn claims_stay_flat() {
          SELECT now() + interval '1 hour' + n * interval '1 ms', 20, n % 4, 'n', 'work', 'later', '1'
            FROM generate_series(1, 100000) AS n",
     );
-    let future = claim(&mut client, (0, 0));
+    let future = claim(&mut client, sql, (0, 0));
     assert!(
         future <= base + SLACK,
         "{base} pages, {future} with 100 thousand for later"
@@ -106,7 +116,7 @@ fn claims_stay_flat() {
          SELECT -n, 'completed', now(), now(), 1, 20, 2, 'n', 'work', 'done', '1'
            FROM generate_series(1, 1000000) AS n",
     );
-    let archive = claim(&mut client, (0, 0));
+    let archive = claim(&mut client, sql, (0, 0));
     assert!(
         archive <= base + SLACK,
         "{base} pages, {archive} with a million in the archive"
@@ -118,10 +128,16 @@ fn claims_stay_flat() {
 
 #[test]
 fn claims_stay_flat_under_a_snapshot_that_is_held() {
+    claims()
+        .into_iter()
+        .for_each(claim_stays_flat_under_a_snapshot_that_is_held);
+}
+
+fn claim_stays_flat_under_a_snapshot_that_is_held(sql: &str) {
     let (url, _runtime) = database();
     let mut client = Client::connect(&url, NoTls).expect("a connection");
     fill(&mut client, SOME_DUE);
-    let base = claim(&mut client, (0, 0));
+    let base = claim(&mut client, sql, (0, 0));
     let mut reader = Client::connect(&url, NoTls).expect("a connection");
     fill(
         &mut reader,
@@ -140,12 +156,12 @@ fn claims_stay_flat_under_a_snapshot_that_is_held() {
         )
         .expect("the last one");
     fill(&mut client, "DELETE FROM lockapi.job WHERE name = 'gone'");
-    let without = claim(&mut client, (0, 0));
+    let without = claim(&mut client, sql, (0, 0));
     assert!(
         without > base + 10 * SLACK,
         "{without} pages: the snapshot keeps nothing"
     );
-    let with = claim(&mut client, (last.get(0), last.get(1)));
+    let with = claim(&mut client, sql, (last.get(0), last.get(1)));
     assert!(
         with <= base + SLACK,
         "{base} pages, {with} from the last place on"
@@ -155,6 +171,12 @@ fn claims_stay_flat_under_a_snapshot_that_is_held() {
 
 #[test]
 fn claims_of_jobs_that_expire_update_the_row_in_place() {
+    claims()
+        .into_iter()
+        .for_each(claims_of_expiring_jobs_update_in_place);
+}
+
+fn claims_of_expiring_jobs_update_in_place(sql: &str) {
     let (url, _runtime) = database();
     let mut client = Client::connect(&url, NoTls).expect("a connection");
     fill(
@@ -164,10 +186,9 @@ fn claims_of_jobs_that_expire_update_the_row_in_place() {
     );
     let script = format!(
         "BEGIN;
-         PREPARE it AS {};
+         PREPARE it AS {sql};
          EXECUTE it('{{}}', '{{}}', '{{}}', 'n', 'work', 60000000, '{{2}}', '{{0}}', 10, '{{0}}', 'w', 1, '{{}}', '{{}}', 1000, 1);
-         DEALLOCATE it",
-        CompleteAndClaim::STATEMENT.sql
+         DEALLOCATE it"
     );
     fill(&mut client, &script);
     let updates = client.query_one(
@@ -214,7 +235,7 @@ fn running_jobs_of_many_queues_are_found_at_the_front_of_each() {
 /// The pages of a list of 20 jobs of the queue `work`, from these times of each priority on.
 fn jobs(client: &mut Client, state: &str, places: &str) -> i64 {
     let values = format!(
-        "'n', 'work', '{state}', '', '{{0,1,2,3}}', '{places}', '{{0,0,0,0}}', 9223372036854775807, 50, 20"
+        "'n', 'work', '{state}', '', '{{0,1,2,3}}', '{places}', '{{0,0,0,0}}', 9223372036854775807, 50, 20, '', '', 0, 9223372036854775"
     );
     pages(client, ListJobs::STATEMENT.sql, &values)
 }
