@@ -13,7 +13,7 @@ use crate::context::{Context, MINUTE};
 use crate::harness::register;
 use crate::patience::{eventually, not_yet, soon};
 
-register! { "queue":
+register! { "queue_limited":
     Q36 limits_of_queue_and_groups_hold_together;
     Q36 paused_queue_keeps_its_limit;
     Q36 limit_is_that_of_one_queue;

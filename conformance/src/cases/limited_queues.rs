@@ -16,7 +16,7 @@ use crate::context::{Context, MINUTE};
 use crate::harness::register;
 use crate::patience::{eventually, not_yet, soon};
 
-register! { "queue":
+register! { "queue_limited":
     Q36 limited_queue_runs_no_more_at_once;
     Q36 limited_queue_needs_no_more_rights_than_are_noted @ PoorRole [Schema];
     Q36 limited_queue_under_hostile_settings @ HostileRole [Schema];

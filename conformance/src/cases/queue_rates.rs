@@ -11,7 +11,7 @@ use crate::context::{Context, MINUTE};
 use crate::harness::register;
 use crate::patience::{not_yet, soon};
 
-register! { "queue":
+register! { "queue_limited":
     Q37 permits_of_a_queue_come_back_one_by_one;
     Q37 rate_holds_beside_a_limit_of_what_runs;
     Q37 permits_of_a_queue_outlast_its_settings;
