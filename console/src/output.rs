@@ -185,7 +185,9 @@ pub(crate) fn spoken_or_unknown(duration: Option<Duration>) -> String {
 /// A time as RFC 3339 in UTC, to the second.
 #[must_use]
 pub(crate) fn time(time: SystemTime) -> String {
-    humantime::format_rfc3339_seconds(time).to_string()
+    // What formats it panics outside of the years 1970 to 9999, and a time to live may end later.
+    let last = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
+    humantime::format_rfc3339_seconds(time.clamp(SystemTime::UNIX_EPOCH, last)).to_string()
 }
 
 /// A duration as seconds, for JSON.
@@ -217,6 +219,14 @@ pub(crate) fn maybe_seconds<S: Serializer>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_outside_of_what_can_be_written_are_its_ends() {
+        let year_10008 = SystemTime::UNIX_EPOCH + Duration::from_hours(24 * 365 * 8045);
+        assert_eq!(time(year_10008), "9999-12-31T23:59:59Z");
+        let before = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
+        assert_eq!(time(before), "1970-01-01T00:00:00Z");
+    }
 
     #[derive(Serialize)]
     struct Pair(&'static str, &'static str);

@@ -80,3 +80,48 @@ fn names_that_are_paused_are_shown_with_their_queue() {
     assert_eq!(shown["paused_names"][1]["name"], "send", "{shown}");
     assert_eq!(shown["paused"], false, "{shown}");
 }
+
+#[test]
+fn all_jobs_that_match_are_cancelled() {
+    let database = Database::new();
+    for name in ["send", "send", "resize"] {
+        push(&database, "mails", name);
+    }
+    database.sql(
+        "SELECT lockapi.push_with_headers('mails', 'send', '1', '{\"tags\": \"billing,eu\"}')",
+    );
+    let cancel = |arguments: &[&str]| {
+        let why = ["--reason", "a mistake"];
+        database.lockapi([&["queue", "cancel", "mails"], arguments, &why].concat())
+    };
+    let jobs = |arguments: &[&str]| {
+        let listed = database.lockapi([&["queue", "jobs", "mails", "--json"], arguments].concat());
+        let listed = listed.succeeds().json();
+        listed["jobs"].as_array().expect("a list").len()
+    };
+    // As an unset variable of a script leaves it: that must not mean all.
+    for label in ["--name", "--group", "--tag"] {
+        cancel(&["--all", label, ""]).exits(2);
+        database
+            .lockapi(["queue", "jobs", "mails", label, ""])
+            .exits(2);
+    }
+    for wrong in [&[][..], &["--tag", "eu"], &["17", "--all"]] {
+        cancel(wrong).exits(2);
+    }
+    assert_eq!(jobs(&["--tag", "eu"]), 1);
+    assert_eq!(jobs(&[]), 4);
+    cancel(&["--all", "--tag", "billing"])
+        .succeeds()
+        .shows("1 cancelled");
+    cancel(&["--all", "--name", "send"])
+        .succeeds()
+        .shows("2 cancelled");
+    assert_eq!(jobs(&[]), 1);
+    cancel(&["--all", "--state", "failed"])
+        .exits(2)
+        .tells("allowed");
+    let told = cancel(&["--all", "--json"]).succeeds().json();
+    assert_eq!(told["cancelled"], 1);
+    assert_eq!(jobs(&[]), 0);
+}

@@ -1,5 +1,6 @@
 //! Listing the jobs of a queue.
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use lockapi::Backend;
 use lockapi::admin::{JobFilter, JobPlace, JobState};
@@ -27,16 +28,16 @@ pub(crate) struct Jobs {
 #[derive(Debug, Args)]
 pub(super) struct Matching {
     /// Of this name only
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
     /// In this state only
     #[arg(long, value_enum)]
     state: Option<State>,
     /// Of this group only
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     group: Option<String>,
     /// With this tag only
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     tag: Option<String>,
 }
 

@@ -56,7 +56,7 @@ impl Web {
             return Ok(Some(text.trim().to_owned()));
         }
         match env::var(TOKEN) {
-            Ok(token) if !token.is_empty() => Ok(Some(token)),
+            Ok(token) if !token.is_empty() => Ok(Some(token.trim().to_owned())),
             Err(env::VarError::NotUnicode(_)) => Err(Failure::usage(format!(
                 "the variable {TOKEN} is not UTF-8; allowed is text"
             ))),

@@ -278,6 +278,7 @@ pub(super) async fn act(
         Ok(turn) => turn,
         Err(error) => return markup::failed(&visit, "queues", &error),
     };
+    let _alone = shared.edits.lock().await;
     let job = match read(&shared, &written.name, &written.id).await {
         Ok(job) => job,
         Err(error) => return markup::failed(&visit, "queues", &error),

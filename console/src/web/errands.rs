@@ -106,7 +106,7 @@ pub(super) async fn run(
         let done = action.finish(&*backend, &reason).await;
         let told = match &done {
             Ok(told) => told.clone(),
-            Err(error) => format!("it failed: {error}"),
+            Err(error) => format!("it failed: {error}; what was done until then stays done"),
         };
         going.shared.errands.end(&going.queue, told);
         going.shared.watch.forget(&going.queue).await;

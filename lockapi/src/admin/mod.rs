@@ -398,7 +398,8 @@ pub trait Operator: Send + Sync + fmt::Debug {
     async fn edit_job(&self, queue: &str, id: i64, edit: JobEdit, reason: &str) -> Result<bool>;
 
     /// Cancels all jobs that a filter matches, waiting or running unless it names a state, in parts of 1,000; its
-    /// [limit](JobFilter::limit) and [place](JobFilter::after) do not count. A job that is pushed meanwhile may be among them.
+    /// [limit](JobFilter::limit) and [place](JobFilter::after) do not count. An empty name, group or tag is any. A job that is
+    /// pushed meanwhile may be among them.
     ///
     /// # Guarantees
     /// Each part is cancelled as a whole, with a record for each of its jobs. With a state that waits, no job is
