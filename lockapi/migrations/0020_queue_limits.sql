@@ -25,7 +25,7 @@ CREATE TABLE lockapi.queue_limit (
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE lockapi.queue_limit IS 'How many jobs of a queue run at once, and how often one is claimed.';
-COMMENT ON COLUMN lockapi.queue_limit.adopts_until IS 'Until when claims also count jobs that were claimed before there was a limit.';
+COMMENT ON COLUMN lockapi.queue_limit.adopts_until IS 'Until when claims, and the first one after it, also count jobs that were claimed before there was a limit; -infinity: that is done.';
 COMMENT ON COLUMN lockapi.queue_limit.changed_at IS 'When it was last set.';
 COMMENT ON COLUMN lockapi.queue_limit.most IS 'How many jobs run at once at most; NULL: any number.';
 COMMENT ON COLUMN lockapi.queue_limit.permits IS 'How many jobs are claimed in a period; NULL: any number.';
@@ -47,7 +47,8 @@ COMMENT ON COLUMN lockapi.queue.limited IS 'Whether it has a limit; claims read 
 
 -- Notes deliveries that were made without regard to the limit, so that they hold places.
 --
--- Promises: reads the first 2,500 due jobs of each priority. Jobs that run are in front of those that wait.
+-- Promises: reads the first 2,500 due jobs of each priority. Jobs that run are in front of those that wait, unless these have
+-- names that are paused, or that nobody claims.
 -- Race: the caller has locked the row of the limit.
 CREATE FUNCTION lockapi.adopt_running(of_namespace text, of_queue text)
     RETURNS void
@@ -123,7 +124,8 @@ CREATE FUNCTION lockapi.begin_claim(of_namespace text, of_queue text, lost int8[
                                SELECT j.id, j.lease_until <= clock_timestamp() AS ended,
                                       coalesce(j.claim = ANY (lost), false)
                                       AND (cardinality(of_names) = 0 OR j.name = ANY (of_names))
-                                      AND coalesce(j.name <> ALL (paused), true) AS again
+                                      AND coalesce(j.name <> ALL (paused), true)
+                                      AND j.run_at <= statement_timestamp() AS again
                                  FROM lockapi.job AS j
                                 WHERE j.id = u.id AND j.token = u.token
                                 LIMIT 1) AS o
@@ -148,7 +150,7 @@ CREATE FUNCTION lockapi.begin_claim(of_namespace text, of_queue text, lost int8[
             IF again IS NOT NULL THEN
                 room := cardinality(again);
             END IF;
-            EXIT WHEN held OR (room = 0 AND own.adopts_until <= clock_timestamp());
+            EXIT WHEN held OR (room = 0 AND own.adopts_until = '-infinity');
             SELECT l.* INTO own
               FROM lockapi.queue_limit AS l
              WHERE l.namespace = of_namespace AND l.queue = of_queue AND l.name = ''
@@ -161,7 +163,12 @@ CREATE FUNCTION lockapi.begin_claim(of_namespace text, of_queue text, lost int8[
                 EXIT;
             END IF;
             held := true;
-            IF own.most IS NOT NULL AND own.adopts_until > clock_timestamp() THEN
+            IF own.most IS NOT NULL AND own.adopts_until > '-infinity' THEN
+                -- Once more after the time: maybe nobody has claimed in it.
+                IF own.adopts_until <= clock_timestamp() THEN
+                    UPDATE lockapi.queue_limit AS l SET adopts_until = '-infinity'
+                     WHERE l.namespace = of_namespace AND l.queue = of_queue AND l.name = '';
+                END IF;
                 PERFORM lockapi.adopt_running(of_namespace, of_queue);
                 SELECT l.* INTO own
                   FROM lockapi.queue_limit AS l
@@ -207,7 +214,7 @@ COMMENT ON FUNCTION lockapi.end_claim(text, text, int8[], int8[], int8[], int8[]
 -- Promises: it counts also jobs that run already. What was taken of the rate before stays taken, as far as the new rate
 -- can owe so much.
 -- Index: queue_limit_pkey and job_due. Race: it waits for a claim that is under way. One that began before there was a limit, and commits
--- later, is counted by the claims of the next two seconds.
+-- later, is counted by the claims of the next two seconds and by the first one after them.
 CREATE FUNCTION lockapi.set_queue_limit(of_namespace text, of_queue text, running int8, new_permits int8, new_period int8,
                                         new_burst int8, new_step int8)
     RETURNS void

@@ -11,6 +11,7 @@ mod marks;
 mod operations;
 mod plans;
 mod probe;
+mod queue_limits;
 mod sessions;
 mod statements;
 mod statistics;

@@ -5,7 +5,8 @@
 -- runs by then goes on. It waits for a claim that is under way.
 -- Where nothing is found to take away, it may have been done by a session that ended while its commit waited for a standby:
 -- the statement writes to the WAL, so that its commit waits for that too.
--- Index: queue_limit_pkey and queue_pkey, in this order, as the function does. Race: the later of two takes effect; see lockapi.set_queue_limit.
+-- Index: queue_limit_pkey and queue_pkey, in this order, as the function does. Race: the later of two takes effect; what finds no limit to take away
+-- leaves the row of the queue alone, because a limit may have been set meanwhile; see lockapi.set_queue_limit.
 WITH gone AS (
     DELETE FROM lockapi.queue_limit AS l
      WHERE NOT $3::bool AND l.namespace = $1::text AND l.queue = $2::text AND l.name = ''
@@ -13,7 +14,7 @@ WITH gone AS (
 ), unlimited AS (
     UPDATE lockapi.queue AS q SET limited = false
      WHERE NOT $3::bool AND q.namespace = $1::text AND q.name = $2::text AND q.limited
-       AND (SELECT pg_catalog.count(*) FROM gone) >= 0
+       AND EXISTS (SELECT FROM gone)
 )
 SELECT (SELECT pg_catalog.count(lockapi.set_queue_limit($1::text, $2::text, nullif($4::int8, -1), nullif($5::int8, -1),
                                                         nullif($6::int8, -1), nullif($7::int8, -1), nullif($8::int8, -1))::text)
