@@ -193,7 +193,7 @@ async fn a_payload_that_is_masked_cannot_be_changed() {
     let mut browser = waiting.browser(false);
     let form = browser.get(&waiting.address()).await.body;
     assert!(
-        !form.contains("<textarea") && !form.contains("ada"),
+        !form.contains("<textarea") && !form.contains("to ada"),
         "{form}"
     );
     assert!(form.contains("cannot be changed here"), "{form}");
