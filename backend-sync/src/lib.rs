@@ -38,7 +38,8 @@
 //! Methods whose names end in `_in` take your client or transaction, block, and need no import:
 //!
 //! ```no_run
-//! //! use lockapi::limit::PermitRequest;
+//! use std::time::Duration;
+//! use lockapi::limit::PermitRequest;
 //! use lockapi::queue::Job;
 //! use lockapi::table::{TableMode, lock_table_in};
 //! # fn example(
