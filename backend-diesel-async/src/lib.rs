@@ -92,10 +92,9 @@ use lockapi::engine::start;
 use lockapi::{Backend, BackendOptions, Result};
 use tokio_postgres::Config;
 
-pub use lockapi_diesel_types::is_conflict;
 pub use lockapi_tokio_postgres::Tls;
 pub use transaction::{Borrowed, DieselAsync};
-pub use versioned::{VersionedUpdate, Work, transact};
+pub use versioned::{VersionedUpdate, Work, is_conflict, transact};
 
 /// ```no_run
 /// use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Optimistic locking of the program's own rows.
 
+use std::error::Error as StdError;
 use std::num::NonZero;
 use std::pin::{Pin, pin};
 use std::task::{Context, Waker};
@@ -14,7 +15,7 @@ use diesel_async::{
 };
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, marked};
 use lockapi::{Error, ErrorKind};
-use lockapi_diesel_types::{Binding, Versions, is_conflict, not_encoded, outcome, update_query};
+use lockapi_diesel_types::{Binding, Versions, not_encoded, outcome, update_query};
 
 use crate::failure::failed_on;
 
@@ -281,4 +282,11 @@ impl Drop for RollsBack<'_> {
         }
         *connection.transaction_state() = AnsiTransactionManager::default();
     }
+}
+
+/// Whether work that failed with this error may be done again; see
+/// [`is_conflict`](lockapi::versioned::is_conflict).
+#[must_use]
+pub fn is_conflict(error: &(dyn StdError + 'static)) -> bool {
+    lockapi_diesel_types::is_conflict(error)
 }

@@ -110,10 +110,9 @@ use lockapi::engine::start;
 use lockapi::{Backend, Result};
 
 pub use connector::Borrowed;
-pub use lockapi_diesel_types::is_conflict;
 pub use table::{with_lock_timeout_in, with_priority_in};
 pub use transaction::Diesel;
-pub use versioned::{VersionedUpdate, transact};
+pub use versioned::{VersionedUpdate, is_conflict, transact};
 
 use connector::{Opened, Pooled};
 

@@ -12,7 +12,7 @@ use diesel::sql_types::HasSqlType;
 use diesel::{QueryResult, RunQueryDsl};
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, marked};
 use lockapi::{Error, ErrorKind};
-use lockapi_diesel_types::{Binding, Versions, is_conflict, not_encoded, outcome, update_query};
+use lockapi_diesel_types::{Binding, Versions, not_encoded, outcome, update_query};
 
 use crate::failure::failed;
 
@@ -207,4 +207,11 @@ fn roll_back(connection: &mut PgConnection, outer: usize) -> QueryResult<()> {
         AnsiTransactionManager::rollback_transaction(connection)?;
     }
     Ok(())
+}
+
+/// Whether work that failed with this error may be done again; see
+/// [`is_conflict`](lockapi::versioned::is_conflict).
+#[must_use]
+pub fn is_conflict(error: &(dyn StdError + 'static)) -> bool {
+    lockapi_diesel_types::is_conflict(error)
 }
