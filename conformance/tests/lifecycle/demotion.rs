@@ -316,10 +316,9 @@ async fn f09_what_a_primary_gave_ends_when_it_becomes_a_standby() {
 async fn f09_settings_of_the_role_hide_no_standby() {
     let start_server = || {
         let cluster = Cluster::private(&[]).expect("a server");
-        // Too short for a migration, and long enough on a busy machine for what Diesel itself runs when it connects.
         let roles = "CREATE ROLE strict SUPERUSER LOGIN; CREATE ROLE hasty SUPERUSER LOGIN;
              ALTER ROLE strict SET default_transaction_isolation = 'serializable';
-             ALTER ROLE hasty SET statement_timeout = '20ms'";
+             ALTER ROLE hasty SET statement_timeout = '1ms'";
         cluster.psql(roles).expect("roles");
         cluster
     };
