@@ -311,6 +311,29 @@ async fn f09_what_a_primary_gave_ends_when_it_becomes_a_standby() {
     }
 }
 
+/// Each of these takes longer than the role's limit, as it may on a busy server: how a connection begins, a
+/// migration, and a call. What a driver itself runs on a new connection stays far below the limit.
+const SLOW: &str = "
+    CREATE FUNCTION public.linger() RETURNS event_trigger LANGUAGE plpgsql
+        AS $$BEGIN PERFORM pg_catalog.pg_sleep(1.5); END$$;
+    CREATE EVENT TRIGGER linger ON ddl_command_start WHEN TAG IN ('CREATE SCHEMA')
+        EXECUTE FUNCTION public.linger();
+    CREATE FUNCTION public.dawdle() RETURNS trigger LANGUAGE plpgsql
+        AS $$BEGIN PERFORM pg_catalog.pg_sleep(1.5); RETURN NULL; END$$";
+const SLOW_PUSH: &str = "CREATE TRIGGER dawdle AFTER INSERT ON lockapi.job
+    FOR EACH STATEMENT EXECUTE FUNCTION public.dawdle()";
+
+/// Holds for a while a lock on the settings, which are read and written where a connection begins.
+fn hold_settings(url: &str) -> std::thread::JoinHandle<()> {
+    let mut client = Client::connect(url, NoTls).expect("a connection");
+    let lock = "BEGIN; LOCK TABLE pg_catalog.pg_settings IN ACCESS EXCLUSIVE MODE";
+    client.batch_execute(lock).expect("locked");
+    std::thread::spawn(move || {
+        let held = client.batch_execute("SELECT pg_catalog.pg_sleep(1.5); COMMIT");
+        held.expect("released");
+    })
+}
+
 /// Whatever a role's defaults are, a program is told what is the matter, and works where nothing is.
 #[tokio::test(flavor = "multi_thread")]
 async fn f09_settings_of_the_role_hide_no_standby() {
@@ -318,19 +341,46 @@ async fn f09_settings_of_the_role_hide_no_standby() {
         let cluster = Cluster::private(&[]).expect("a server");
         let roles = "CREATE ROLE strict SUPERUSER LOGIN; CREATE ROLE hasty SUPERUSER LOGIN;
              ALTER ROLE strict SET default_transaction_isolation = 'serializable';
-             ALTER ROLE hasty SET statement_timeout = '1ms'";
+             ALTER ROLE hasty SET statement_timeout = '500ms'";
         cluster.psql(roles).expect("roles");
+        for library in LIBRARIES {
+            let database = format!("CREATE DATABASE {library}_");
+            cluster.psql(&database).expect("a database");
+        }
         cluster
     };
     let mut cluster = block_in_place(start_server);
     let mut programs = Vec::new();
     for library in LIBRARIES {
-        for role in ["strict", "hasty"] {
-            let url = cluster
-                .url()
-                .replacen("//postgres@", &format!("//{role}@"), 1);
+        let (server, _) = cluster.url().rsplit_once('/').expect("a database");
+        let database = format!("{server}/{library}_");
+        for role in ["hasty", "strict"] {
+            let url = database.replacen("//postgres@", &format!("//{role}@"), 1);
+            let run = |sql: &'static str| {
+                block_in_place(|| {
+                    let mut client = Client::connect(&database, NoTls).expect("a connection");
+                    client.batch_execute(sql).expect("it ran");
+                });
+            };
+            let slow = role == "hasty";
+            let held = slow.then(|| {
+                run(SLOW);
+                block_in_place(|| hold_settings(&database))
+            });
             let backend = connect(library, &url, library).await.expect("a backend");
+            if let Some(held) = held {
+                block_in_place(|| held.join()).expect("released");
+            }
             backend.migrate().await.expect("migrated");
+            let queue = backend.queue("work").expect("a queue");
+            if slow {
+                run(SLOW_PUSH);
+            }
+            let pushed = queue.push(Job::new("job", &1).expect("a job")).await;
+            pushed.unwrap_or_else(|error| panic!("{library}, {role}: {error}"));
+            if slow {
+                run("DROP TRIGGER dawdle ON lockapi.job");
+            }
             let door = backend.mutex(role).expect("a mutex");
             let locked = door.lock().await;
             drop(locked.unwrap_or_else(|error| panic!("{library}, {role}: {error}")));
@@ -340,7 +390,8 @@ async fn f09_settings_of_the_role_hide_no_standby() {
     block_in_place(|| demote(&mut cluster));
     for (library, url, backend, door) in programs {
         refused(library, || door.try_lock()).await;
-        let hosts = url.replacen("/postgres", ",127.0.0.1:1/postgres", 1);
+        let database = format!("/{library}_");
+        let hosts = url.replacen(&database, &format!(",127.0.0.1:1{database}"), 1);
         let error = connect(library, &hosts, library).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{library}: {error}");
         assert!(error.to_string().contains("none of the 2 hosts"), "{error}");
