@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Better, Report, Server, connect, median, rate, runtime};
-use lockapi::queue::{Claim, Groups, Job};
+use lockapi::queue::{Claim, Groups, Job, JobLimit};
 use lockapi::worker::{Context, Worker};
 use lockapi::{Backend, Queue, Stop};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
@@ -87,6 +87,10 @@ async fn all(mut report: Report, only: Option<String>) -> Report {
     }
     if wanted("snapshot") {
         snapshot(&mut report, &backend, url).await;
+    }
+    if wanted("carried") {
+        carried(&mut report, &backend).await;
+        under_a_limit(&mut report, &backend).await;
     }
     if wanted("groups") {
         groups(&mut report, &backend, &mut raw).await;
@@ -209,6 +213,90 @@ async fn work_off(queue: &Arc<dyn Queue>, jobs: u32) {
     );
     let summary = worker.run(&stop).await.expect("a summary");
     assert_eq!(summary.done, u64::from(jobs));
+}
+
+/// Pushes of jobs with a header and two tags, and completions with a result, beside those without.
+async fn carried(report: &mut Report, backend: &Arc<dyn Backend>) {
+    let queue = backend.queue("bench/carried").expect("a queue");
+    let batch = |carried: bool| -> Vec<Job> {
+        let with = |job: Job| {
+            let job = job.header("request", "8f1c0a52-77d1-4a52-9f0e-0f1b7c3f0a11");
+            job.tag("nightly").tag("customer")
+        };
+        let jobs = jobs(BATCH).into_iter();
+        jobs.map(|job| if carried { with(job) } else { job })
+            .collect()
+    };
+    let mut took = [Duration::ZERO; 4];
+    // By turns, so that all see the same noise.
+    for _ in 0..JOBS / BATCH {
+        for carried in [false, true] {
+            let jobs = batch(carried);
+            let start = Instant::now();
+            queue.push_all(jobs).await.expect("pushed");
+            took[usize::from(carried)] += start.elapsed();
+            let mut left = BATCH;
+            while left > 0 {
+                let claimed = queue.claim(&Claim::new(100)).await.expect("claimed");
+                let start = Instant::now();
+                let acks = claimed.into_iter().map(|mut delivery| {
+                    if carried {
+                        delivery.set_result(&"done").expect("a result");
+                    }
+                    delivery.ack()
+                });
+                let done = futures_util::future::join_all(acks).await;
+                took[2 + usize::from(carried)] += start.elapsed();
+                left -= u32::try_from(done.len()).expect("at most 100");
+                done.into_iter().for_each(|done| done.expect("completed"));
+            }
+        }
+    }
+    let rate = |took: Duration| f64::from(JOBS) / took.as_secs_f64();
+    for (name, at, baseline) in [
+        ("queue.push.carried", 0, "without headers and tags"),
+        ("queue.ack.with_result", 2, "without a result"),
+    ] {
+        report.add(
+            name,
+            "jobs/s",
+            rate(took[at + 1]),
+            rate(took[at]),
+            baseline,
+            Better::Higher,
+        );
+    }
+}
+
+/// A burn-down of a queue with a limit that never holds anything back.
+async fn under_a_limit(report: &mut Report, backend: &Arc<dyn Backend>) {
+    let mut best = [0.0_f64; 2];
+    for _ in 0..3 {
+        for limited in [false, true] {
+            let queue = backend.queue("bench/limited").expect("a queue");
+            if limited {
+                let limit = JobLimit::default().running(1000);
+                queue.set_limit(limit).await.expect("a limit");
+            } else {
+                queue.clear_limit().await.expect("no limit");
+            }
+            for _ in 0..JOBS / BATCH {
+                queue.push_all(jobs(BATCH)).await.expect("pushed");
+            }
+            let start = Instant::now();
+            work_off(&queue, JOBS).await;
+            let best = &mut best[usize::from(limited)];
+            *best = best.max(per_second(JOBS, start));
+        }
+    }
+    report.add(
+        "worker.burn_down.limited",
+        "jobs/s",
+        best[1],
+        best[0],
+        "without a limit",
+        Better::Higher,
+    );
 }
 
 /// As many jobs as are pushed in one call, of one group after the other.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, CurrentLimit, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobResult,
-    Outcome, Pause, Pushed, QueueLimit, QueueOptions, ResultValue, Settled, Statistics, Ticket,
+    Claim, CurrentLimit, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobLimit,
+    JobResult, Outcome, Pause, Pushed, QueueOptions, ResultValue, Settled, Statistics, Ticket,
     Unhandled,
 };
 use lockapi::{Queue, Result};
@@ -138,7 +138,7 @@ impl<W: Wrapper> Queue for Wrapped<W> {
         self.0.inner().drain(pause, timeout).await
     }
 
-    async fn set_limit(&self, limit: QueueLimit) -> Result<()> {
+    async fn set_limit(&self, limit: JobLimit) -> Result<()> {
         self.0.inner().set_limit(limit).await
     }
 
@@ -154,7 +154,7 @@ impl<W: Wrapper> Queue for Wrapped<W> {
         self.0.inner().set_groups(groups).await
     }
 
-    async fn set_group_limit(&self, group: &str, limit: Option<u32>) -> Result<()> {
+    async fn set_group_limit(&self, group: &str, limit: Option<JobLimit>) -> Result<()> {
         self.0.inner().set_group_limit(group, limit).await
     }
 

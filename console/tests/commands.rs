@@ -296,6 +296,18 @@ fn queues_are_paused_for_a_time_and_groups_by_name() {
     let audit = database.lockapi(["audit", "--json"]).succeeds().json();
     assert_eq!(audit[0]["action"], "resume group");
     assert_eq!(audit[0]["target"], "mails/tenant-7");
+    let rates = || database.sql("SELECT most, permits, burst FROM lockapi.group_limit");
+    let limit = ["queue", "limit", "mails", "--group", "tenant-7"];
+    change(&[&limit[..], &["--rate", "10/1m,3"]].concat()).succeeds();
+    assert_eq!(rates(), "|10|3");
+    change(&[&limit[..], &["--running", "5"]].concat()).succeeds();
+    assert_eq!(rates(), "5||");
+    change(&[&limit[..], &["--running", "1001"]].concat()).exits(2);
+    change(&[&limit[..], &["--clear"]].concat()).succeeds();
+    assert_eq!(rates(), "");
+    let audit = database.lockapi(["audit", "--json"]).succeeds().json();
+    assert_eq!(audit[0]["action"], "unlimit group");
+    assert_eq!(audit[0]["target"], "mails/tenant-7");
 
     let names = || {
         database

@@ -141,6 +141,12 @@ CREATE FUNCTION lockapi.begin_claim(of_namespace text, of_queue text, lost int8[
             END IF;
             next_in := NULL;
             IF own.step IS NOT NULL THEN
+                IF held AND own.at > lockapi.clock() THEN
+                    -- The clock was set back.
+                    UPDATE lockapi.queue_limit AS l SET tat = l.tat - (l.at - lockapi.clock()), at = lockapi.clock()
+                     WHERE l.namespace = of_namespace AND l.queue = of_queue AND l.name = ''
+                    RETURNING l.tat, l.at INTO own.tat, own.at;
+                END IF;
                 owed := greatest(own.tat - greatest(own.at, lockapi.clock()), 0);
                 room := least(room, greatest((own.burst * own.step - owed) / own.step, 0));
                 IF owed > (own.burst - 1) * own.step THEN
@@ -150,7 +156,7 @@ CREATE FUNCTION lockapi.begin_claim(of_namespace text, of_queue text, lost int8[
             IF again IS NOT NULL THEN
                 room := cardinality(again);
             END IF;
-            EXIT WHEN held OR (room = 0 AND own.adopts_until = '-infinity');
+            EXIT WHEN held OR (room = 0 AND own.adopts_until = '-infinity' AND own.at <= lockapi.clock());
             SELECT l.* INTO own
               FROM lockapi.queue_limit AS l
              WHERE l.namespace = of_namespace AND l.queue = of_queue AND l.name = ''

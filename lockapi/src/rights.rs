@@ -54,6 +54,7 @@ const WORKER: &[Right] = &[
             "answer",
             "fence_mark",
             "group_limit",
+            "group_rate",
             "id_block",
             "id_space",
             "id_worker",

@@ -30,12 +30,12 @@ pub mod queue {
     pub use crate::queue::operations::{
         Ack, AckWithResult, Admit, Admitted, Cancel, Cancelled, Claimed, CompleteAndClaim,
         CompletedAndClaimed, CountJobs, CountRunning, Counted, DELETED, DeadLetterRow, Discard,
-        ExpireJobs, FOR_EVER, FailedAttempt, Floor, HoldKey, Keys, Limited, Name, NewJob, Purge,
-        Push, PushKeyed, PushTogether, QueueLimitRow, ReadDeadLetters, ReadDeliveryState,
-        ReadQueueLimit, ReadResult, ReadUnhandled, Redrive, Redriven, Report, RunningLevel,
-        RunningPart, SearchBelowFloors, SearchRange, SearchResult, SetGroupLimit, SetGroups,
-        SetNamePaused, SetPaused, SetQueueLimit, Settle, SweepProgress, SweepQueues, SweepResults,
-        Take, UnhandledRow,
+        ExpireJobs, FOR_EVER, FailedAttempt, Floor, HoldKey, Keys, LimitRow, Limited, Name, NewJob,
+        Purge, Push, PushKeyed, PushTogether, ReadDeadLetters, ReadDeliveryState, ReadQueueLimit,
+        ReadResult, ReadUnhandled, Redrive, Redriven, Report, RunningLevel, RunningPart,
+        SearchBelowFloors, SearchRange, SearchResult, SetGroupLimit, SetGroups, SetNamePaused,
+        SetPaused, SetQueueLimit, Settle, SweepProgress, SweepQueues, SweepResults, Take,
+        UnhandledRow,
     };
 }
 

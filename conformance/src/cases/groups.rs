@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockapi::queue::{Claim, Delivery, Groups, How, Job, MAX_GROUP_LIMIT, Priority, Unique};
+use lockapi::queue::{
+    Claim, Delivery, Groups, How, Job, JobLimit, MAX_GROUP_LIMIT, Priority, Unique,
+};
 use lockapi::worker::{Context as Working, Failed, Worker};
 use lockapi::{ErrorKind, Queue};
 
@@ -34,6 +36,7 @@ register! { "groups":
     Q23 ordered_job_that_is_changed_keeps_its_number;
     Q23 workers_keep_the_order;
     Q24 groups_have_their_turns_one_after_the_other;
+    Q24 groups_get_turns_in_proportion_to_their_limits;
     Q24 waiting_claim_is_woken_for_a_group;
     Q24 groups_that_have_nothing_due_have_no_turns;
     Q24 idle_worker_takes_the_place_it_has_left;
@@ -44,16 +47,20 @@ register! { "groups":
     Q22 no_name_of_a_mutex_is_in_the_way_of_a_queue;
 }
 
-fn of(group: &str, number: usize) -> Job {
+fn at_most(jobs: u32) -> JobLimit {
+    JobLimit::default().running(jobs)
+}
+
+pub(super) fn of(group: &str, number: usize) -> Job {
     job(number).group(group)
 }
 
 /// What is there to claim.
-async fn all(queue: &Arc<dyn Queue>) -> Vec<Delivery> {
+pub(super) async fn all(queue: &Arc<dyn Queue>) -> Vec<Delivery> {
     queue.claim(&Claim::new(100)).await.unwrap()
 }
 
-fn numbers(deliveries: &[Delivery]) -> Vec<usize> {
+pub(super) fn numbers(deliveries: &[Delivery]) -> Vec<usize> {
     let numbers = deliveries.iter().map(|it| it.decode().unwrap());
     let mut numbers: Vec<usize> = numbers.collect();
     numbers.sort_unstable();
@@ -61,7 +68,7 @@ fn numbers(deliveries: &[Delivery]) -> Vec<usize> {
 }
 
 /// Claims one job, whose number it is.
-async fn next(queue: &Arc<dyn Queue>, number: usize) -> Delivery {
+pub(super) async fn next(queue: &Arc<dyn Queue>, number: usize) -> Delivery {
     let delivery = one(queue).await;
     assert_eq!(delivery.decode::<usize>().unwrap(), number);
     delivery
@@ -115,7 +122,10 @@ async fn all_programs_share_the_limit(cx: Context) {
         .set_groups(Groups::default().limit(3))
         .await
         .unwrap();
-    queues[0].set_group_limit("b", Some(1)).await.unwrap();
+    queues[0]
+        .set_group_limit("b", Some(at_most(1)))
+        .await
+        .unwrap();
     let jobs = (0..60).map(|nth| of(["a", "b", "c"][nth % 3], nth));
     queues[1].push_all(jobs.collect()).await.unwrap();
     let mut done = 0;
@@ -506,6 +516,23 @@ async fn groups_have_their_turns_one_after_the_other(cx: Context) {
     assert!(urgent);
 }
 
+async fn groups_get_turns_in_proportion_to_their_limits(cx: Context) {
+    const JOBS: usize = 90;
+    let queue = cx.queue().await;
+    queue.set_group_limit("b", Some(at_most(3))).await.unwrap();
+    for group in ["a", "b"] {
+        let jobs = (0..JOBS).map(|nth| of(group, nth));
+        queue.push_all(jobs.collect()).await.unwrap();
+    }
+    let mut done = [0; 2];
+    while done.iter().max() < Some(&60) {
+        let delivery = by_hand_from(&queue).await;
+        done[usize::from(delivery.group() == Some("b"))] += 1;
+        delivery.ack().await.unwrap();
+    }
+    assert!((18..=22).contains(&done[0]), "{done:?}");
+}
+
 async fn waiting_claim_is_woken_for_a_group(cx: Context) {
     let (here, there) = (cx.queue().await, cx.queue().await);
     let claim = Claim::new(1).wait(MINUTE * 60);
@@ -590,7 +617,7 @@ async fn limits_are_changed_while_jobs_run(cx: Context) {
         none(&here).await;
     }
     assert!(!running[0].is_lost(), "nobody is interrupted");
-    here.set_group_limit("a", Some(5)).await.unwrap();
+    here.set_group_limit("a", Some(at_most(5))).await.unwrap();
     let mut more = all(&there).await;
     assert_eq!(more.len(), 4);
     here.set_group_limit("a", None).await.unwrap();
@@ -613,7 +640,7 @@ async fn paused_group_waits_while_the_others_go_on(cx: Context) {
             .unwrap();
         let running = one(&here).await;
         assert_eq!(numbers(std::slice::from_ref(&running)), [1]);
-        there.set_group_limit("a", Some(0)).await.unwrap();
+        there.set_group_limit("a", Some(at_most(0))).await.unwrap();
         next(&here, 3).await.ack().await.unwrap();
         // What runs goes on to its end, and what fails waits like the others.
         running.nack("again", Duration::ZERO).await.unwrap();
@@ -648,14 +675,20 @@ async fn limits_outside_of_their_limits_are_refused(cx: Context) {
         assert!(refused.to_string().contains("allowed"), "{refused}");
     }
     for (group, limit) in [
-        ("a".to_owned(), Some(MAX_GROUP_LIMIT + 1)),
-        (String::new(), Some(1)),
+        ("a".to_owned(), Some(at_most(MAX_GROUP_LIMIT + 1))),
+        ("a".to_owned(), Some(JobLimit::default())),
+        (String::new(), Some(at_most(1))),
         ("a".repeat(10 << 10), None),
     ] {
         let refused = queue.set_group_limit(&group, limit).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid);
-        assert!(refused.to_string().contains("allowed"), "{refused}");
-        if limit != Some(MAX_GROUP_LIMIT + 1) {
+        let (allowed, neither) = ("allowed", "neither running jobs nor a rate");
+        let refused = refused.to_string();
+        assert!(
+            refused.contains(allowed) || refused.contains(neither),
+            "{refused}"
+        );
+        if group != "a" {
             let refused = queue.push(of(&group, 1)).await.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Invalid);
         }
@@ -663,7 +696,7 @@ async fn limits_outside_of_their_limits_are_refused(cx: Context) {
     let long = "ä".repeat(127);
     queue.push(of(&long, 1)).await.unwrap();
     queue
-        .set_group_limit(&long, Some(MAX_GROUP_LIMIT))
+        .set_group_limit(&long, Some(at_most(MAX_GROUP_LIMIT)))
         .await
         .unwrap();
     next(&queue, 1).await.ack().await.unwrap();

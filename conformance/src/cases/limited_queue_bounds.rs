@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockapi::limit::Quota;
-use lockapi::queue::{Groups, Job, Pause, QueueLimit, QueueOptions};
+use lockapi::queue::{Groups, Job, JobLimit, Pause, QueueOptions};
 use lockapi::{ErrorKind, Queue};
 
 use super::limited_queues::{begun, claim, many, places, push_many, running};
@@ -84,12 +84,12 @@ async fn limit_is_that_of_one_queue(cx: Context) {
 
 async fn limits_of_queues_have_limits(cx: Context) {
     let queue = cx.queue().await;
-    let rate = |quota| QueueLimit::default().rate(quota);
+    let rate = |quota| JobLimit::default().rate(quota);
     for (limit, says) in [
         (running(0), "pause"),
         (running(1001), "1000"),
         (running(u32::MAX), "1000"),
-        (QueueLimit::default(), "clear_limit"),
+        (JobLimit::default(), "clear_limit"),
         (rate(Quota::per_second(0)), "permits"),
         (rate(Quota::per_second(1).fixed_window()), "Gcra"),
         (

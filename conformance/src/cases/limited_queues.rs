@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lockapi::limit::Quota;
-use lockapi::queue::{Claim, Delivery, QueueLimit};
+use lockapi::queue::{Claim, Delivery, JobLimit};
 use lockapi::worker::Worker;
 use lockapi::{Backend, Queue};
 
@@ -36,8 +36,8 @@ register! { "queue_limited":
     Q36 lost_claim_holds_no_second_place @ Relay [Relay];
 }
 
-pub(super) fn running(most: u32) -> QueueLimit {
-    QueueLimit::default().running(most)
+pub(super) fn running(most: u32) -> JobLimit {
+    JobLimit::default().running(most)
 }
 
 pub(super) fn many() -> Claim {
@@ -286,7 +286,7 @@ async fn lease_that_has_ended_is_not_extended_in_a_limited_queue(cx: Context) {
     cx.elapse(MINUTE * 2).await;
     delivery.extend(MINUTE).await.unwrap();
     there
-        .set_limit(QueueLimit::default().rate(Quota::per_second(1000)))
+        .set_limit(JobLimit::default().rate(Quota::per_second(1000)))
         .await
         .unwrap();
     cx.elapse(MINUTE * 2).await;
@@ -387,7 +387,7 @@ async fn jobs_that_ran_before_the_limit_have_places(cx: Context) {
     held.remove(0).ack().await.unwrap();
     assert_eq!(begun(&there).await, 1);
     // A limit of the rate alone notes nothing.
-    let rate = QueueLimit::default().rate(Quota::per_second(1000));
+    let rate = JobLimit::default().rate(Quota::per_second(1000));
     here.set_limit(rate).await.unwrap();
     assert_eq!(places(&here).await, 0);
     assert_eq!(begun(&here).await, 4);

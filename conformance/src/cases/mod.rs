@@ -17,6 +17,7 @@ mod deliveries;
 mod election;
 mod failover;
 mod fences;
+mod group_rates;
 mod groups;
 mod guards;
 mod holding;
@@ -131,6 +132,7 @@ const MODULES: &[&[Case]] = &[
     clocks::CASES,
     failover::CASES,
     closing::CASES,
+    group_rates::CASES,
     groups::CASES,
     idempotency::CASES,
     limiter::CASES,

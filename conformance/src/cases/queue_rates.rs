@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockapi::limit::Quota;
-use lockapi::queue::{Claim, QueueLimit, QueueOptions};
+use lockapi::queue::{Claim, JobLimit, QueueOptions};
 
 use super::limited_queues::{begun, many, push_many, running};
 use super::queue::{by_hand, by_hand_from, none};
@@ -16,13 +16,14 @@ register! { "queue_limited":
     Q37 rate_holds_beside_a_limit_of_what_runs;
     Q37 permits_of_a_queue_outlast_its_settings;
     Q37 delivery_that_is_given_back_has_had_its_permit;
+    Q37 clock_that_is_set_back_gives_and_takes_no_permits;
     Q37 claim_that_waits_gets_the_next_permit;
     Q37 rate_of_a_queue_holds_under_load [Sql];
     Q37 limited_queue_asks_once_for_each_permit @ Own [Sql];
 }
 
-fn rate(quota: Quota) -> QueueLimit {
-    QueueLimit::default().rate(quota)
+fn rate(quota: Quota) -> JobLimit {
+    JobLimit::default().rate(quota)
 }
 
 async fn permits_of_a_queue_come_back_one_by_one(cx: Context) {
@@ -101,6 +102,23 @@ async fn delivery_that_is_given_back_has_had_its_permit(cx: Context) {
     assert_eq!(by_hand_from(&queue).await.attempt(), 3);
 }
 
+async fn clock_that_is_set_back_gives_and_takes_no_permits(cx: Context) {
+    let queue = cx.queue().await;
+    push_many(&queue, 5).await;
+    let quota = Quota::per_hour(6).burst(2);
+    queue.set_limit(rate(quota)).await.unwrap();
+    assert_eq!(begun(&queue).await, 2);
+    cx.set_clock_back(MINUTE * 600).await;
+    // What was pushed before is due when the clock has come so far.
+    push_many(&queue, 5).await;
+    none(&queue).await;
+    cx.elapse(MINUTE * 9).await;
+    none(&queue).await;
+    cx.elapse(MINUTE * 2).await;
+    assert_eq!(begun(&queue).await, 1);
+    none(&queue).await;
+}
+
 async fn claim_that_waits_gets_the_next_permit(cx: Context) {
     let queue = cx.queue().await;
     push_many(&queue, 2).await;
@@ -116,7 +134,7 @@ async fn claim_that_waits_gets_the_next_permit(cx: Context) {
 }
 
 /// Judges the times of claims, in nanoseconds, by the definition: in any time no more than the burst and what the rate gives.
-fn judge(times: &[i64], burst: i64, step: i64) {
+pub(super) fn judge(times: &[i64], burst: i64, step: i64) {
     for (first, from) in times.iter().enumerate() {
         for (last, to) in times.iter().enumerate().skip(first) {
             let taken = i64::try_from(last - first + 1).unwrap();

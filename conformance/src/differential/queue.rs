@@ -15,9 +15,9 @@ use lockapi::suite::driver::Operation;
 use lockapi::suite::memory::ModelState;
 use lockapi::suite::queue::{
     Ack, AckWithResult, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, Discard,
-    FOR_EVER, HoldKey, Keys, Name, NewJob, Purge, Push, PushKeyed, QueueLimitRow,
-    ReadDeliveryState, ReadResult, Redrive, Report, SearchBelowFloors, SetNamePaused, SetPaused,
-    SetQueueLimit, Settle, SweepQueues, SweepResults, Take,
+    FOR_EVER, HoldKey, Keys, LimitRow, Name, NewJob, Purge, Push, PushKeyed, ReadDeliveryState,
+    ReadResult, Redrive, Report, SearchBelowFloors, SetNamePaused, SetPaused, SetQueueLimit,
+    Settle, SweepQueues, SweepResults, Take,
 };
 
 pub use actions::{Action, GroupAction, actions};
@@ -279,7 +279,7 @@ impl<C: Connection> Pair<'_, C> {
     }
 
     async fn limit(&mut self, running: Option<u8>, burst: Option<u8>) {
-        let row = QueueLimitRow {
+        let row = LimitRow {
             running: running.map(i64::from),
             permits: burst.map(|_| 1),
             period: burst.map(|_| UNIT * 1000),
@@ -288,7 +288,7 @@ impl<C: Connection> Pair<'_, C> {
         };
         let set = SetQueueLimit {
             name: self.name(),
-            limit: Some(row).filter(|row| *row != QueueLimitRow::default()),
+            limit: Some(row).filter(|row| *row != LimitRow::default()),
             topics: Vec::new(),
         };
         self.same(set).await;

@@ -76,6 +76,8 @@ impl OnPostgres {
                  UPDATE lockapi.paused_name SET paused_until = paused_until - {micros} * interval '1 microsecond'
                   WHERE namespace = {namespace};
                  UPDATE lockapi.queue_limit SET tat = tat - {micros}::int8 * 1000, at = at - {micros}::int8 * 1000
+                  WHERE namespace = {namespace};
+                 UPDATE lockapi.group_rate SET tat = tat - {micros}::int8 * 1000, at = at - {micros}::int8 * 1000
                   WHERE namespace = {namespace}"
             ))
             .await;

@@ -84,7 +84,7 @@ fn acts() -> Vec<(&'static str, Act)> {
             act(SetGroupLimit {
                 name: name(),
                 group: "customer".to_owned(),
-                most: -1,
+                limit: None,
                 topic: 1,
             }),
         ),

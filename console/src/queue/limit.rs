@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use lockapi::Backend;
 use lockapi::limit::Quota;
-use lockapi::queue::{CurrentLimit, QueueLimit};
+use lockapi::queue::{CurrentLimit, JobLimit};
 use serde::Serialize;
 
 use crate::common::Why;
@@ -18,7 +18,10 @@ use crate::output::seconds;
 pub(crate) struct Limit {
     /// The queue
     queue: String,
-    /// At most so many jobs run at once
+    /// Only the jobs of this group; what is not given is as in other groups
+    #[arg(long)]
+    group: Option<String>,
+    /// At most so many jobs run at once; of a group 0 pauses it
     #[arg(long, value_name = "JOBS", required_unless_present_any = ["rate", "clear"])]
     running: Option<u32>,
     /// So many jobs are claimed in a time, such as 10/s, or 100/1h,5 for at most five at once
@@ -34,28 +37,36 @@ pub(crate) struct Limit {
 impl Limit {
     pub(crate) async fn run(self, backend: &dyn Backend) -> Result<()> {
         let queue = backend.queue(&self.queue)?;
-        let verb = if self.clear {
-            "unlimit queue"
-        } else {
-            "limit queue"
+        let verb = if self.clear { "unlimit" } else { "limit" };
+        let (kind, subject) = match &self.group {
+            None => ("queue", self.queue.clone()),
+            Some(group) => ("group", format!("{}/{group}", self.queue)),
         };
         backend
             .operator()
-            .record(verb, &self.queue, &self.why.reason)
+            .record(&format!("{verb} {kind}"), &subject, &self.why.reason)
             .await?;
-        if self.clear {
-            queue.clear_limit().await?;
-            return Ok(());
+        match (&self.group, self.limit()) {
+            (Some(group), limit) => queue.set_group_limit(group, limit).await?,
+            (None, Some(limit)) => queue.set_limit(limit).await?,
+            (None, None) => queue.clear_limit().await?,
         }
-        let mut limit = QueueLimit::default();
+        Ok(())
+    }
+
+    /// None to clear it.
+    fn limit(&self) -> Option<JobLimit> {
+        if self.clear {
+            return None;
+        }
+        let mut limit = JobLimit::default();
         if let Some(running) = self.running {
             limit = limit.running(running);
         }
         if let Some(rate) = self.rate {
             limit = limit.rate(rate);
         }
-        queue.set_limit(limit).await?;
-        Ok(())
+        Some(limit)
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use lockapi::Backend;
-use lockapi::queue::{Drained, Pause};
+use lockapi::queue::{Drained, JobLimit, Pause};
 use serde::Serialize;
 
 use crate::arguments::Global;
@@ -129,7 +129,11 @@ async fn set_paused(
         .await?;
     match part {
         Part::All => handle.set_paused(pause).await?,
-        Part::Group(group) => handle.set_group_limit(group, pause.map(|_| 0)).await?,
+        Part::Group(group) => {
+            handle
+                .set_group_limit(group, pause.map(|_| JobLimit::default().running(0)))
+                .await?
+        }
         Part::Name(name) => handle.set_name_paused(name, pause).await?,
     }
     Ok(())

@@ -12,7 +12,7 @@ use crate::driver::{Library, Transaction};
 use crate::error::Result;
 use crate::queue::{
     Claim, CurrentLimit, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobKind,
-    JobResult, Outcome, Pause, Pushed, QueueLimit, QueueOptions, ResultValue, Settled, Statistics,
+    JobLimit, JobResult, Outcome, Pause, Pushed, QueueOptions, ResultValue, Settled, Statistics,
     Taken, Ticket, Unhandled,
 };
 
@@ -230,7 +230,7 @@ impl Queue {
     ///
     /// # Errors
     /// As for the async method.
-    pub fn set_limit(&self, limit: QueueLimit) -> Result<()> {
+    pub fn set_limit(&self, limit: JobLimit) -> Result<()> {
         block_on(self.0.set_limit(limit))
     }
 
@@ -263,7 +263,7 @@ impl Queue {
     ///
     /// # Errors
     /// As for the async method.
-    pub fn set_group_limit(&self, group: &str, limit: Option<u32>) -> Result<()> {
+    pub fn set_group_limit(&self, group: &str, limit: Option<JobLimit>) -> Result<()> {
         block_on(self.0.set_group_limit(group, limit))
     }
 

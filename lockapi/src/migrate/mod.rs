@@ -130,6 +130,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "queue_limits",
         sql: include_str!("../../migrations/0020_queue_limits.sql"),
     },
+    Migration {
+        version: 22,
+        name: "group_rates",
+        sql: include_str!("../../migrations/0022_group_rates.sql"),
+    },
 ];
 
 impl Migration {

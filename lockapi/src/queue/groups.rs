@@ -1,7 +1,10 @@
 //! How the groups of a queue are limited.
 
+use super::limit::JobLimit;
+use super::operations::LimitRow;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::check_name;
+use crate::limit::Quota;
 
 /// The largest limit of a group.
 pub const MAX_GROUP_LIMIT: u32 = 1000;
@@ -10,15 +13,18 @@ pub const MAX_GROUP_LIMIT: u32 = 1000;
 /// programs agree.
 ///
 /// ```
+/// use lockapi::limit::Quota;
 /// use lockapi::queue::Groups;
 ///
 /// let at_most_four = Groups::default().limit(4);
 /// let one_after_the_other = Groups::default().ordered();
+/// let ten_a_minute_each = Groups::default().limit(4).rate(Quota::per_minute(10));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
     limit: u32,
     ordered: bool,
+    rate: Option<Quota>,
 }
 
 impl Default for Groups {
@@ -26,6 +32,7 @@ impl Default for Groups {
         Self {
             limit: 1,
             ordered: false,
+            rate: None,
         }
     }
 }
@@ -51,41 +58,55 @@ impl Groups {
         self
     }
 
-    pub(crate) fn most(self) -> i64 {
-        i64::from(self.limit)
+    /// The jobs of each group begin at this rate, each attempt with a permit of its group; the quota has to use the
+    /// [cell rate algorithm](crate::limit::Algorithm::Gcra), as it does unless told otherwise. A job that waits for a permit stays where
+    /// it is, no attempt is counted, and other groups go on. A job that has its permit keeps it until it is tried again:
+    /// the next delivery after one that was released, or whose lease has ended, takes no other.
+    #[must_use]
+    pub fn rate(mut self, quota: Quota) -> Self {
+        self.rate = Some(quota);
+        self
     }
 
     pub(crate) fn is_ordered(self) -> bool {
         self.ordered
     }
 
-    pub(crate) fn check(self) -> Result<()> {
+    /// The columns of the row, if it is within the limits.
+    pub(crate) fn row(self) -> Result<LimitRow> {
         check_limit(self.limit)?;
         if self.ordered && self.limit > 1 {
-            let message = format!(
+            return Err(invalid(format!(
                 "ordered groups with a limit of {}; allowed is a limit of 1 with it",
                 self.limit
-            );
-            return Err(Error::new(ErrorKind::Invalid, "set_groups", message));
+            )));
         }
-        Ok(())
+        let mut row = LimitRow {
+            running: Some(i64::from(self.limit)),
+            ..LimitRow::default()
+        };
+        if let Some(quota) = self.rate {
+            row.set_rate(quota)?;
+        }
+        Ok(row)
     }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::Invalid, "set_groups", message)
 }
 
 fn check_limit(limit: u32) -> Result<()> {
     if (1..=MAX_GROUP_LIMIT).contains(&limit) {
         return Ok(());
     }
-    let message = format!("a limit of {limit} jobs of a group; allowed are 1 to {MAX_GROUP_LIMIT}");
-    Err(Error::new(ErrorKind::Invalid, "set_groups", message))
+    Err(invalid(format!(
+        "a limit of {limit} jobs of a group; allowed are 1 to {MAX_GROUP_LIMIT}"
+    )))
 }
 
-/// Checks a group and its limit, of which 0 pauses the group; none is -1.
-pub(crate) fn checked_limit(group: &str, limit: Option<u32>) -> Result<i64> {
+/// Checks a group and its limit.
+pub(crate) fn checked_limit(group: &str, limit: Option<JobLimit>) -> Result<Option<LimitRow>> {
     check_name("group", group, 1)?;
-    match limit {
-        None => Ok(-1),
-        Some(0) => Ok(0),
-        Some(limit) => check_limit(limit).map(|()| i64::from(limit)),
-    }
+    limit.map(|limit| limit.row_of_group()).transpose()
 }

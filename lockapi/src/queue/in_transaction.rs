@@ -60,7 +60,7 @@ impl dyn Queue + '_ {
     /// When dropped, the transaction may have the jobs: roll it back.
     ///
     /// # Errors
-    /// `Invalid` for more than [`MAX_CLAIM`](super::MAX_CLAIM), and for a queue that has a [limit](super::QueueLimit): claim
+    /// `Invalid` for more than [`MAX_CLAIM`](super::MAX_CLAIM), and for a queue that has a [limit](super::JobLimit): claim
     /// its jobs, and complete them with [`ack_in`](Delivery::ack_in). Those of the connection.
     pub fn take_in<'c, L: Library, C: Transaction<L> + ?Sized>(
         &'c self,

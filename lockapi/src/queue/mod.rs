@@ -42,7 +42,7 @@ pub use in_transaction::Taken;
 pub(crate) use in_transaction::topic;
 pub use job::{How, Job, JobKind, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
 pub(crate) use job::{RUN_KEY, check_at, check_attempts, check_json, check_payload, micros_of};
-pub use limit::{CurrentLimit, MAX_RUNNING, QueueLimit};
+pub use limit::{CurrentLimit, JobLimit, MAX_RUNNING};
 pub(crate) use model::Jobs;
 pub(crate) use operations::{
     Ack, AckWithResult, Admit, Admitted, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed,
@@ -251,19 +251,22 @@ pub trait Queue: Send + Sync + fmt::Debug {
 
     /// Sets how the [groups](Job::group) of the queue are limited, for all programs: it is stored in the
     /// database. A limit that is raised admits more jobs at once; one that is lowered interrupts no job:
-    /// those that were admitted before still run, and no further ones are until there is room.
+    /// those that were admitted before still run, and no further ones are until there is room. Permits of a rate that were taken
+    /// stay taken, as far as the new rate can owe so many.
     ///
     /// # Errors
     /// `Invalid` for options outside of their limits, `Unavailable`, `Indeterminate`.
     async fn set_groups(&self, groups: Groups) -> Result<()>;
 
-    /// Gives one group a limit of its own, 0 to [`MAX_GROUP_LIMIT`]; with `None` it has that of the queue
-    /// again. In an ordered queue the jobs of every group run one after the other all the same. A limit of 0 pauses
-    /// the group: its jobs wait and other groups go on. Those that had been admitted, no more than its limit, still run.
+    /// Gives one group a limit of its own; what it does not set is as in other groups, and with `None` all is. In an ordered queue
+    /// the jobs of every group run one after the other all the same. A limit of 0 running jobs pauses the group: its jobs wait and
+    /// other groups go on. Those that had been admitted, no more than its limit, still run.
+    ///
+    /// Where there is more to do than workers, groups get their turns in proportion to these limits: it is their weight, too.
     ///
     /// # Errors
-    /// `Invalid` for a group or a limit outside of the limits, `Unavailable`, `Indeterminate`.
-    async fn set_group_limit(&self, group: &str, limit: Option<u32>) -> Result<()>;
+    /// `Invalid` for a group or a limit outside of the limits, and for a limit of nothing; `Unavailable`, `Indeterminate`.
+    async fn set_group_limit(&self, group: &str, limit: Option<JobLimit>) -> Result<()>;
 
     /// Limits how many jobs of the queue run at once, and how often one is claimed, for all programs: it is stored in the
     /// database, and takes the place of an earlier limit. Jobs that are held back stay where they are, and no attempt is counted. A
@@ -275,7 +278,7 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Invalid` for a limit outside of its limits, and for a limit of nothing. `TimedOut`: a claim, or a setting that was not
     /// committed, has locked the limit for [`BackendOptions::timeout`](crate::BackendOptions::timeout). `Unavailable`, `Indeterminate`.
-    async fn set_limit(&self, limit: QueueLimit) -> Result<()>;
+    async fn set_limit(&self, limit: JobLimit) -> Result<()>;
 
     /// Takes the limit of the queue away.
     ///

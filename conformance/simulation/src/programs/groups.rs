@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lockapi::queue::Groups;
+use lockapi::limit::Quota;
+use lockapi::queue::{Groups, JobLimit};
 
 use super::{Context, jobs};
 use crate::history::Group;
@@ -32,7 +33,10 @@ impl Limited {
         if self.ordered {
             Groups::default().ordered()
         } else {
-            Groups::default().limit(u32::try_from(self.most).expect("a small number"))
+            let most = u32::try_from(self.most).expect("a small number");
+            Groups::default()
+                .limit(most)
+                .rate(Quota::per_second(20).burst(4))
         }
     }
 
@@ -80,7 +84,9 @@ pub(super) async fn push(context: Context) {
                     .runtime
                     .draw(|random| random.usize(0..=limited.most));
                 let most = u32::try_from(most).expect("a small number");
-                context.call(queue.set_group_limit(key, Some(most))).await;
+                context
+                    .call(queue.set_group_limit(key, Some(JobLimit::default().running(most))))
+                    .await;
             }
             2..4 => {
                 context.call(queue.set_group_limit(key, None)).await;

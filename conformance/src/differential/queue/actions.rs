@@ -87,10 +87,15 @@ pub enum GroupAction {
     Push(Vec<(u8, u8, u8, u8)>),
     /// Admits jobs of so many groups.
     Admit(u8),
-    /// Sets the limit of all groups, and whether they are ordered.
-    Set(u8, bool),
-    /// Sets the limit of a group, or takes it away.
-    Limit(u8, Option<u8>),
+    /// Sets the limit of all groups, whether they are ordered, and how many jobs each has at once of a slow rate.
+    Set(u8, bool, Option<u8>),
+    /// Sets the limit and the rate of a group, or takes them away.
+    Limit(u8, Option<(Option<u8>, Option<u8>)>),
+}
+
+/// A burst of a rate so slow that no permit comes back while it is compared.
+fn rate() -> impl Strategy<Value = Option<u8>> {
+    prop::option::weighted(0.3, 1..4u8)
 }
 
 fn of_groups() -> impl Strategy<Value = GroupAction> {
@@ -98,8 +103,9 @@ fn of_groups() -> impl Strategy<Value = GroupAction> {
     prop_oneof![
         3 => jobs.prop_map(GroupAction::Push),
         4 => (1..5u8).prop_map(GroupAction::Admit),
-        1 => (1..4u8, any::<bool>()).prop_map(|(most, ordered)| GroupAction::Set(most, ordered)),
-        1 => (0..4u8, prop::option::of(0..3u8)).prop_map(|(group, most)| GroupAction::Limit(group, most)),
+        1 => (1..4u8, any::<bool>(), rate()).prop_map(|(most, ordered, rate)| GroupAction::Set(most, ordered, rate)),
+        1 => (0..4u8, prop::option::of((prop::option::of(0..3u8), rate())))
+            .prop_map(|(group, limit)| GroupAction::Limit(group, limit)),
     ]
 }
 

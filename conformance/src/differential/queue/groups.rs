@@ -1,7 +1,7 @@
 //! Groups of jobs, on both sides.
 
 use lockapi::driver::Connection;
-use lockapi::suite::queue::{Admit, NewJob, Push, SetGroupLimit, SetGroups};
+use lockapi::suite::queue::{Admit, LimitRow, NewJob, Push, SetGroupLimit, SetGroups};
 
 use super::super::near;
 use super::{GroupAction, Pair, new_job};
@@ -12,6 +12,18 @@ pub(super) fn group(number: usize) -> String {
         String::new()
     } else {
         format!("g{number}")
+    }
+}
+
+/// Of so many jobs at once, and of a rate with this burst, whose permits come back in hours.
+fn limit(most: Option<u8>, burst: Option<u8>) -> LimitRow {
+    const HOUR: i64 = 3_600_000_000_000;
+    LimitRow {
+        running: most.map(i64::from),
+        permits: burst.map(|_| 1),
+        period: burst.map(|_| HOUR),
+        burst: burst.map(i64::from),
+        step: burst.map(|_| HOUR),
     }
 }
 
@@ -32,20 +44,20 @@ impl<C: Connection> Pair<'_, C> {
                     (real, model) => assert_eq!(real, model, "the next to admit"),
                 }
             }
-            GroupAction::Set(most, ordered) => {
+            GroupAction::Set(most, ordered, rate) => {
                 let set = SetGroups {
                     name: self.name(),
-                    most: i64::from(*most),
+                    limit: limit(Some(*most), *rate),
                     ordered: *ordered,
                     topic: 0,
                 };
                 self.same(set).await;
             }
-            GroupAction::Limit(number, most) => {
+            GroupAction::Limit(number, own) => {
                 let set = SetGroupLimit {
                     name: self.name(),
                     group: format!("g{number}"),
-                    most: most.map_or(-1, i64::from),
+                    limit: own.map(|(most, rate)| limit(most, rate)),
                     topic: 0,
                 };
                 self.same(set).await;

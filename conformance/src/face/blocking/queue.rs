@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, CurrentLimit, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobResult,
-    Outcome, Pause, Pushed, Queue, QueueLimit, QueueOptions, ResultValue, Settled, Statistics,
+    Claim, CurrentLimit, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobLimit,
+    JobResult, Outcome, Pause, Pushed, Queue, QueueOptions, ResultValue, Settled, Statistics,
     Ticket, Unhandled,
 };
 use lockapi::{Result, blocking};
@@ -116,7 +116,7 @@ impl Queue for Blocking<blocking::Queue> {
         self.with(move |queue| queue.drain(pause, timeout)).await
     }
 
-    async fn set_limit(&self, limit: QueueLimit) -> Result<()> {
+    async fn set_limit(&self, limit: JobLimit) -> Result<()> {
         self.with(move |queue| queue.set_limit(limit)).await
     }
 
@@ -132,7 +132,7 @@ impl Queue for Blocking<blocking::Queue> {
         self.with(move |queue| queue.set_groups(groups)).await
     }
 
-    async fn set_group_limit(&self, group: &str, limit: Option<u32>) -> Result<()> {
+    async fn set_group_limit(&self, group: &str, limit: Option<JobLimit>) -> Result<()> {
         let group = group.to_owned();
         self.with(move |queue| queue.set_group_limit(&group, limit))
             .await

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::Result;
 use lockapi::queue::{
-    Claim, CurrentLimit, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobResult,
-    Outcome, Pause, Pushed, Queue, QueueLimit, QueueOptions, ResultValue, Settled, Statistics,
+    Claim, CurrentLimit, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobLimit,
+    JobResult, Outcome, Pause, Pushed, Queue, QueueOptions, ResultValue, Settled, Statistics,
     Ticket, Unhandled,
 };
 
@@ -102,7 +102,7 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
         self.0.drain(pause, timeout).await
     }
 
-    async fn set_limit(&self, limit: QueueLimit) -> Result<()> {
+    async fn set_limit(&self, limit: JobLimit) -> Result<()> {
         self.0.set_limit(limit).await
     }
 
@@ -118,7 +118,7 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
         self.0.set_groups(groups).await
     }
 
-    async fn set_group_limit(&self, group: &str, limit: Option<u32>) -> Result<()> {
+    async fn set_group_limit(&self, group: &str, limit: Option<JobLimit>) -> Result<()> {
         self.0.set_group_limit(group, limit).await
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use lockapi::admin::JobEdit;
 use lockapi::queue::{Outcome, Priority};
-use lockapi::suite::queue::{Admit, NewJob, Push, SetGroups, Take};
+use lockapi::suite::queue::{Admit, LimitRow, NewJob, Push, SetGroups, Take};
 
 use super::queue::{
     ack, cancel, cancel_as_operator, claim, count, edit, edit_by, name, new_job, purge, settle,
@@ -47,12 +47,15 @@ fn set_groups(most: i64, ordered: bool) -> Step {
     let batch = move |side: &Side| {
         vec![SetGroups {
             name: name(side),
-            most,
+            limit: LimitRow {
+                running: Some(most),
+                ..LimitRow::default()
+            },
             ordered,
             topic: 0,
         }]
     };
-    step(batch, |_, most| format!("{most}"))
+    step(batch, |_, ()| "set".to_owned())
 }
 
 fn nack() -> Outcome {

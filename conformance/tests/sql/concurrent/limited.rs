@@ -1,6 +1,6 @@
 //! Two sessions at the limit of one queue.
 
-use lockapi::suite::queue::{QueueLimitRow, SetQueueLimit};
+use lockapi::suite::queue::{LimitRow, SetQueueLimit};
 
 use super::queue::{ack, claim, count, name, push};
 use super::sides::{Side, Step, elapse, step};
@@ -12,9 +12,9 @@ const NONE: Meets = Meets::Skips("done [], picked 0:");
 /// Limits how many run.
 fn limit(running: i64) -> Step {
     let batch = move |side: &Side| {
-        let row = QueueLimitRow {
+        let row = LimitRow {
             running: Some(running),
-            ..QueueLimitRow::default()
+            ..LimitRow::default()
         };
         vec![SetQueueLimit {
             name: name(side),

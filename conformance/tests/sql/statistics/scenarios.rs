@@ -197,9 +197,9 @@ fn scenarios_of_queues() -> Vec<Scenario> {
         engine(queue::ReadQueueLimit::STATEMENT, "'{ns}', 'limited'"),
         engine(queue::Admit::STATEMENT, "'{ns}', 'groups', 10"),
         engine(queue::Admit::STATEMENT, "'{ns}', 'ordered', 10"),
-        engine(queue::SetGroups::STATEMENT, "'{ns}', 'work', 3, false, '{1}'"),
-        engine(queue::SetGroupLimit::STATEMENT, "'{ns}', 'groups', 'g1', 3, '{1}'"),
-        engine(queue::SetGroupLimit::STATEMENT, "'{ns}', 'groups', 'g1', -1, '{1}'"),
+        engine(queue::SetGroups::STATEMENT, "'{ns}', 'work', false, 3, 10, 1000000000, 10, 100000000, '{1}'"),
+        engine(queue::SetGroupLimit::STATEMENT, "'{ns}', 'groups', 'g1', true, 3, -1, -1, -1, -1, '{1}'"),
+        engine(queue::SetGroupLimit::STATEMENT, "'{ns}', 'groups', 'g1', false, -1, -1, -1, -1, -1, '{1}'"),
         engine(queue::CountJobs::STATEMENT, "'{ns}', 'work', 100"),
         engine(
             queue::CountRunning::STATEMENT,
@@ -322,6 +322,8 @@ pub(super) const OTHERS: &str = "
     INSERT INTO lockapi.queue_groups (namespace, queue) SELECT 'm', 'q' || n FROM generate_series(1, 20000) AS n;
     INSERT INTO lockapi.group_limit (most, namespace, queue, group_key)
     SELECT 1, 'm', 'groups', 'g' || n FROM generate_series(1, 20000) AS n;
+    INSERT INTO lockapi.group_rate (tat, at, namespace, queue, group_key)
+    SELECT 0, 0, 'm', 'groups', 'g' || n FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.job_archive (id, status, run_at, created_at, completed_at, attempt, max_attempts, priority,
                                      namespace, queue, name, payload)
     SELECT n::int8 * sign, CASE WHEN n % 2 = 0 THEN 'failed' ELSE 'completed' END, now(), now(), now() - interval '1 year', 1, 20, 2,
@@ -375,8 +377,10 @@ pub(super) const OURS: &str = "
     SELECT CASE WHEN n % 5 = 0 AND o.queue = 'groups' THEN now() ELSE '20000-01-01 00:00:00+00' END,
            CASE WHEN n % 5 > 0 OR o.queue = 'ordered' THEN now() - interval '1 minute' END, 'g1', 20, n % 4, '{ns}', o.queue, 'due', '1'
       FROM (VALUES ('groups'), ('ordered')) AS o (queue), generate_series(1, 10) AS n;
-    INSERT INTO lockapi.queue_groups (namespace, queue, most, ordered, reached)
-    VALUES ('{ns}', 'groups', 3, false, 'g0'), ('{ns}', 'ordered', 1, true, '');
+    INSERT INTO lockapi.queue_groups (namespace, queue, most, ordered, reached, burst, step)
+    VALUES ('{ns}', 'groups', 3, false, 'g0', 10, 1000000), ('{ns}', 'ordered', 1, true, '', 1, 1000000);
+    INSERT INTO lockapi.group_rate (tat, at, namespace, queue, group_key)
+    SELECT 0, 0, '{ns}', o.queue, 'g' || n FROM (VALUES ('groups'), ('ordered')) AS o (queue), generate_series(1, 5) AS n;
     INSERT INTO lockapi.paused_name (namespace, queue, name) VALUES ('{ns}', 'work', 'paused');
     INSERT INTO lockapi.queue_limit (namespace, queue, most, ids, tokens) VALUES ('{ns}', 'limited', 10, '{1,2,3}', '{1,2,3}');
     INSERT INTO lockapi.group_limit (most, namespace, queue, group_key) VALUES (3, '{ns}', 'groups', 'g1');

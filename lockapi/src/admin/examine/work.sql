@@ -3,7 +3,7 @@
 --
 -- Promises: a row for each queue, scheduler, lock or name, with the name of the fault and what was found; it reads a
 -- bounded number of rows of each queue, however many there are.
--- Index: job_due and job_archive_failed, with one lookup for each next queue; job_parked_due, job_admitted and group_limit_pkey; paused_name_pkey; the primary keys of task, queue, id_space
+-- Index: job_due and job_archive_failed, with one lookup for each next queue; job_parked_due, job_admitted, group_limit_pkey and group_rate_pkey; paused_name_pkey; the primary keys of task, queue, id_space
 -- and id_worker; of leases the first thousand of theirs. Race: none, it only reads.
 WITH RECURSIVE old AS (
     SELECT pg_catalog.statement_timestamp() - $1::int8 * interval '1 microsecond' AS at
@@ -65,6 +65,10 @@ WITH RECURSIVE old AS (
        AND NOT EXISTS (SELECT FROM lockapi.job AS j
                         WHERE j.namespace COLLATE "POSIX" = p.namespace AND j.queue COLLATE "POSIX" = p.queue
                           AND j.due_at IS NULL AND j.group_key IS NOT NULL)
+       -- One that has taken a permit lately may wait for the next.
+       AND NOT EXISTS (SELECT FROM lockapi.group_rate AS r
+                        WHERE r.namespace = p.namespace AND r.queue = p.queue AND r.group_key = p.group_key
+                          AND r.tat > lockapi.clock())
        -- In order, the first one may be put off.
        AND NOT EXISTS (SELECT FROM lockapi.queue_groups AS g
                         WHERE g.namespace = p.namespace AND g.queue = p.queue AND g.ordered

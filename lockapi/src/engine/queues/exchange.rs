@@ -89,6 +89,7 @@ impl Handle {
         self.listen();
         self.search_below_floors_later(claim);
         let admissions = self.topic.admissions();
+        let begun = self.topic.admissions_begun();
         let (acked, mut unclaimed, mut remaining) = self.complete_and_claim(acks, claim).await?;
         for busy in 0..limiting::TRIES {
             if !matches!(remaining, Remaining::Busy) || claim.is_repeated {
@@ -112,6 +113,14 @@ impl Handle {
                 true
             }
             Remaining::None | Remaining::Limited | Remaining::Busy => false,
+            Remaining::Parked if unclaimed.jobs.is_empty() && claim.is_repeated => {
+                match self.admit_for_all(begun).await {
+                    None => false,
+                    // The next one, which completes nothing, is told why.
+                    Some(Err(_)) if !acked.is_empty() => true,
+                    Some(admitted) => admitted?,
+                }
+            }
             Remaining::Parked if unclaimed.jobs.is_empty() => match self.admit().await {
                 // The next one, which completes nothing, is told why.
                 Err(_) if !acked.is_empty() => true,

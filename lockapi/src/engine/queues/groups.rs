@@ -66,8 +66,10 @@ impl Handle {
     /// Admits jobs; whether there are any now.
     pub(super) async fn admit(&self) -> Result<bool> {
         for _ in 0..LOOKS {
+            let begun = self.topic.admission_begins();
             let admitted = self.call(self.admission()).await?;
-            self.topic.admitted(&self.core.queues.timer, &admitted);
+            self.topic
+                .admitted(&self.core.queues.timer, begun, &admitted);
             if admitted.jobs > 0 {
                 // There may be more than this process has room for.
                 self.notifier().notify();
@@ -78,6 +80,22 @@ impl Handle {
             }
         }
         Ok(false)
+    }
+
+    /// Admits jobs for one of those who wait, whose claim was sent after so many admissions. `None` if one is under way, which
+    /// is repeated, or if one that began since has found nothing: who waits is woken by what is admitted.
+    pub(super) async fn admit_for_all(&self, before: u64) -> Option<Result<bool>> {
+        // A claim that was answered since may have seen none.
+        self.topic.saw_parked(self.core.queues.timer.now(), true);
+        if self.topic.has_found_nothing_since(before) || !self.topic.begin_admission_or_repeat() {
+            return None;
+        }
+        let _running = RunningAdmission(self);
+        let admitted = self.admit().await;
+        if matches!(admitted, Ok(true)) {
+            self.topic.bump();
+        }
+        Some(admitted)
     }
 
     /// Admits jobs in the background, unless that is under way.
@@ -104,14 +122,26 @@ impl Handle {
     }
 }
 
+/// An admission that a caller waits for, who may leave.
+struct RunningAdmission<'h>(&'h Handle);
+
+impl Drop for RunningAdmission<'_> {
+    fn drop(&mut self) {
+        if self.0.topic.end_admission() {
+            self.0.admit_later();
+        }
+    }
+}
+
 impl Queues {
     /// Admits jobs in the background, and once more if a place was left meanwhile.
     fn admit(self: &Arc<Self>, topic: &Arc<Topic>, admission: Admit) {
         let (queues, topic) = (Arc::clone(self), Arc::clone(topic));
+        let begun = topic.admission_begins();
         self.batcher.submit(admission.clone(), move |answer| {
             // The next claim that finds nothing meets the error as well.
             if let Ok(admitted) = &answer {
-                topic.admitted(&queues.timer, admitted);
+                topic.admitted(&queues.timer, begun, admitted);
                 if admitted.jobs > 0 {
                     topic.bump();
                 }
@@ -136,12 +166,32 @@ pub(super) struct Admission {
     repeat: bool,
     /// How often some were admitted.
     count: u64,
+    /// How many have begun.
+    begun: u64,
+    /// The latest of these that has found nothing in any group.
+    found_nothing: u64,
 }
 
 impl Topic {
     /// Counts how often this process has admitted jobs.
     pub(super) fn admissions(&self) -> u64 {
         self.admission().count
+    }
+
+    /// Counts how many admissions of this process have begun.
+    pub(super) fn admissions_begun(&self) -> u64 {
+        self.admission().begun
+    }
+
+    fn admission_begins(&self) -> u64 {
+        let mut admission = self.admission();
+        admission.begun += 1;
+        admission.begun
+    }
+
+    /// Whether one that began after so many has found nothing.
+    fn has_found_nothing_since(&self, begun: u64) -> bool {
+        self.admission().found_nothing > begun
     }
 
     fn begin_admission(&self) -> bool {
@@ -180,13 +230,16 @@ impl Topic {
         }
     }
 
-    fn admitted(self: &Arc<Self>, timer: &Timer, admitted: &Admitted) {
+    fn admitted(self: &Arc<Self>, timer: &Timer, begun: u64, admitted: &Admitted) {
         let now = timer.now();
         {
             let mut admission = self.admission();
             admission.at = Some(now);
             admission.grouped = admitted.examined > 0 || admitted.next_due.is_some();
             admission.count += u64::from(admitted.jobs > 0);
+            if admitted.jobs == 0 && admitted.examined < GROUPS {
+                admission.found_nothing = admission.found_nothing.max(begun);
+            }
         }
         if let Some(next) = admitted.next_due {
             self.due_in(timer, next.max(micros(NEXT)));

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::lease::micros;
 use crate::queue::{
     Cancel, Claim, CountJobs, CurrentLimit, DeadLetter, DeliveryState, Discard, Drained, Exchange,
-    Groups, Job, JobResult, Name, Outcome, Pause, Purge, Pushed, Queue, QueueLimit, QueueOptions,
+    Groups, Job, JobLimit, JobResult, Name, Outcome, Pause, Purge, Pushed, Queue, QueueOptions,
     ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive, ResultValue, SetGroupLimit,
     SetGroups, Settled, Statistics, SweepQueues, Ticket, Unhandled, checked_limit, checked_report,
     in_transaction,
@@ -322,7 +322,7 @@ impl Queue for QueueHandle {
         self.0.drain(pause, timeout).await
     }
 
-    async fn set_limit(&self, limit: QueueLimit) -> Result<()> {
+    async fn set_limit(&self, limit: JobLimit) -> Result<()> {
         self.0.set_limit(Some(limit)).await
     }
 
@@ -335,10 +335,9 @@ impl Queue for QueueHandle {
     }
 
     async fn set_groups(&self, groups: Groups) -> Result<()> {
-        groups.check().map_err(self.0.failed("set_groups"))?;
         let set = SetGroups {
             name: self.0.name.clone(),
-            most: groups.most(),
+            limit: groups.row().map_err(self.0.failed("set_groups"))?,
             ordered: groups.is_ordered(),
             topic: self.0.number,
         };
@@ -347,12 +346,12 @@ impl Queue for QueueHandle {
         Ok(())
     }
 
-    async fn set_group_limit(&self, group: &str, limit: Option<u32>) -> Result<()> {
-        let most = checked_limit(group, limit).map_err(self.0.failed("set_group_limit"))?;
+    async fn set_group_limit(&self, group: &str, limit: Option<JobLimit>) -> Result<()> {
+        let limit = checked_limit(group, limit).map_err(self.0.failed("set_group_limit"))?;
         let set = SetGroupLimit {
             name: self.0.name.clone(),
             group: group.to_owned(),
-            most,
+            limit,
             topic: self.0.number,
         };
         self.0.call(set).await?;

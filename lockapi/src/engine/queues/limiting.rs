@@ -13,7 +13,7 @@ use crate::engine::clock::Time;
 use crate::engine::timer::Timer;
 use crate::error::Result;
 use crate::queue::{
-    Claim, CompletedAndClaimed, CurrentLimit, Limited, QueueLimit, ReadQueueLimit, SetQueueLimit,
+    Claim, CompletedAndClaimed, CurrentLimit, JobLimit, Limited, ReadQueueLimit, SetQueueLimit,
 };
 
 /// Where nobody knows when a place will be free, the server is asked so often.
@@ -190,7 +190,7 @@ impl Topic {
 }
 
 impl Handle {
-    pub(super) async fn set_limit(&self, limit: Option<QueueLimit>) -> Result<()> {
+    pub(super) async fn set_limit(&self, limit: Option<JobLimit>) -> Result<()> {
         let row = limit.map(|limit| limit.row()).transpose();
         let set = SetQueueLimit {
             name: self.name.clone(),

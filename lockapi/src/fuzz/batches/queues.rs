@@ -85,7 +85,7 @@ pub(super) fn paused_queues() -> Vec<Decoder> {
         }),
         of(queue::SetQueueLimit {
             name: name(),
-            limit: Some(queue::QueueLimitRow::default()),
+            limit: Some(queue::LimitRow::default()),
             topics: vec![1],
         }),
         of(queue::ReadQueueLimit { name: name() }),
@@ -165,14 +165,14 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
         }),
         of(queue::SetGroups {
             name: name(),
-            most: 1,
+            limit: queue::LimitRow::default(),
             ordered: false,
             topic: 1,
         }),
         of(queue::SetGroupLimit {
             name: name(),
             group: text(),
-            most: 1,
+            limit: None,
             topic: 1,
         }),
         of(queue::SweepQueues {

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::FxHashMap;
 
 use super::{Jobs, LiveJob};
-use crate::queue::operations::{Admit, Admitted, NEVER, Name, SetGroupLimit, SetGroups};
+use crate::queue::operations::{Admit, Admitted, LimitRow, NEVER, Name, SetGroupLimit, SetGroups};
 
 /// How a queue is limited, and whose turn it is.
 #[derive(Clone, Debug)]
 struct Rule {
-    most: i64,
+    limit: LimitRow,
     ordered: bool,
     turns: i64,
     reached: String,
@@ -19,7 +19,10 @@ struct Rule {
 impl Default for Rule {
     fn default() -> Self {
         Self {
-            most: 1,
+            limit: LimitRow {
+                running: Some(1),
+                ..LimitRow::default()
+            },
             ordered: false,
             turns: 0,
             reached: String::new(),
@@ -38,9 +41,20 @@ struct Parked {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Groups {
     rules: FxHashMap<Name, Rule>,
-    limits: FxHashMap<(Name, String), i64>,
+    limits: FxHashMap<(Name, String), LimitRow>,
     parked: FxHashMap<Name, BTreeMap<String, Parked>>,
     admitted: FxHashMap<(Name, String), i64>,
+    /// The theoretical arrival times of groups that have a rate, as of the second time, in nanoseconds.
+    rates: FxHashMap<(Name, String), (i64, i64)>,
+}
+
+/// How many more jobs of a group may be admitted.
+struct Room {
+    jobs: i64,
+    /// The time between two permits, and what is owed, in nanoseconds.
+    rate: Option<(i64, i64)>,
+    /// When the next permit comes, in microseconds from now, where only a permit is missing.
+    permit_in: Option<i64>,
 }
 
 impl Groups {
@@ -86,16 +100,29 @@ impl Groups {
         }
     }
 
-    /// How many more of a group may be admitted.
-    fn room(&self, rule: &Rule, queue: &Name, group: &str) -> i64 {
+    fn room(&self, now: i64, rule: &Rule, queue: &Name, group: &str) -> Room {
         let key = (queue.clone(), group.to_owned());
-        let own = self.limits.get(&key).copied();
-        let most = if rule.ordered {
-            own.unwrap_or(1).min(1)
-        } else {
-            own.unwrap_or(rule.most)
+        let own = self.limits.get(&key).copied().unwrap_or_default();
+        let most = own.running.or(rule.limit.running).unwrap_or(1);
+        let most = if rule.ordered { most.min(1) } else { most };
+        let jobs = most - self.admitted.get(&key).copied().unwrap_or_default();
+        let row = if own.step.is_some() { own } else { rule.limit };
+        let (Some(step), Some(burst), true) = (row.step, row.burst, jobs > 0) else {
+            return Room {
+                jobs,
+                rate: None,
+                permit_in: None,
+            };
         };
-        most - self.admitted.get(&key).copied().unwrap_or_default()
+        let (tat, at) = self.rates.get(&key).copied().unwrap_or_default();
+        let since = (now * 1000 - at).max(0);
+        let owed = ((tat - at).min(burst * step) - since).max(0);
+        let wait = owed - (burst - 1) * step;
+        Room {
+            jobs: jobs.min((burst * step - owed) / step),
+            rate: Some((step, owed)),
+            permit_in: (wait > 0).then_some((wait + 999) / 1000),
+        }
     }
 }
 
@@ -146,17 +173,16 @@ impl Parked {
 impl Jobs {
     pub(crate) fn set_groups(&mut self, want: &SetGroups) {
         let rule = self.groups.rules.entry(want.name.clone()).or_default();
-        rule.most = want.most;
+        rule.limit = want.limit;
         rule.ordered = want.ordered;
     }
 
     pub(crate) fn set_group_limit(&mut self, want: &SetGroupLimit) {
         let key = (want.name.clone(), want.group.clone());
-        if want.most < 0 {
-            self.groups.limits.remove(&key);
-        } else {
-            self.groups.limits.insert(key, want.most);
-        }
+        match want.limit {
+            None => self.groups.limits.remove(&key),
+            Some(limit) => self.groups.limits.insert(key, limit),
+        };
     }
 
     pub(crate) fn has_parked(&self, namespace: &str, queue: &str) -> bool {
@@ -183,24 +209,49 @@ impl Jobs {
             .take(many)
             .cloned()
             .collect();
+        let set_back: Vec<_> = names
+            .iter()
+            .filter_map(|name| {
+                let rate = groups.rates.get(&(want.name.clone(), name.clone()));
+                let rate = rate.filter(|(_, at)| *at > now * 1000);
+                rate.map(|rate| (name.clone(), *rate))
+            })
+            .collect();
         let (mut ids, mut last) = (Vec::new(), None);
+        let (mut permit_in, mut taken) = (None, Vec::new());
         for name in &names {
             let Some(of_group) = parked.and_then(|parked| parked.get(name)) else {
                 continue;
             };
-            let room = usize::try_from(groups.room(&rule, &want.name, name)).unwrap_or(0);
-            if room == 0 {
+            let room = groups.room(now, &rule, &want.name, name);
+            permit_in = permit_in.into_iter().chain(room.permit_in).min();
+            let jobs = usize::try_from(room.jobs).unwrap_or(0);
+            if jobs == 0 {
                 continue;
             }
-            let picked = of_group.next(now, &rule, room.min(cap - ids.len()));
+            let picked = of_group.next(now, &rule, jobs.min(cap - ids.len()));
             if !picked.is_empty() {
                 last = Some(name.clone());
+            }
+            if let Some((step, owed)) = room.rate {
+                let permits = i64::try_from(picked.len()).unwrap_or(i64::MAX);
+                taken.push((name.clone(), now * 1000 + owed + permits * step));
             }
             ids.extend(picked);
         }
         let full = ids.len() >= cap;
         let of_all = parked.into_iter().flat_map(BTreeMap::values);
         let next = of_all.filter_map(|of_group| of_group.next_due(now)).min();
+        for (group, (tat, at)) in set_back {
+            let key = (want.name.clone(), group);
+            self.groups
+                .rates
+                .insert(key, (tat - (at - now * 1000), now * 1000));
+        }
+        for (group, tat) in taken {
+            let key = (want.name.clone(), group);
+            self.groups.rates.insert(key, (tat, now * 1000));
+        }
         for id in &ids {
             if let Some(mut live) = self.remove(*id) {
                 live.due_at = None;
@@ -218,7 +269,12 @@ impl Jobs {
         Admitted {
             jobs: count(ids.len()),
             examined: count(names.len()),
-            next_due: next.filter(|_| ids.is_empty()).map(|due| due - now),
+            next_due: if ids.is_empty() {
+                let next = next.map(|due| due - now);
+                next.into_iter().chain(permit_in).min()
+            } else {
+                None
+            },
         }
     }
 }

@@ -1,14 +1,12 @@
 //! Limits of queues.
 
 use super::{Jobs, LiveJob};
-use crate::queue::operations::{
-    CompleteAndClaim, Limited, Name, QueueLimitRow, SetQueueLimit, Take,
-};
+use crate::queue::operations::{CompleteAndClaim, LimitRow, Limited, Name, SetQueueLimit, Take};
 
 /// The limit of a queue. Its places are not noted: what runs has one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Limit {
-    row: QueueLimitRow,
+    row: LimitRow,
     /// The theoretical arrival time, as of `at`, in nanoseconds.
     tat: i64,
     at: i64,
@@ -59,6 +57,17 @@ impl Jobs {
         let live = self.live.iter();
         live.filter(move |(_, live)| live.queue == *queue && live.is_held(now))
             .map(|(id, live)| (*id, live))
+    }
+
+    /// Moves the times of a limit back where the clock was set back.
+    pub(super) fn move_limit_back(&mut self, now: i64, queue: &Name) {
+        if let Some(limit) = self.limits.get_mut(queue)
+            && limit.row.step.is_some()
+            && limit.at > now * 1000
+        {
+            limit.tat -= limit.at - now * 1000;
+            limit.at = now * 1000;
+        }
     }
 
     /// What a claim may take of a queue that has a limit and is not paused.
@@ -154,7 +163,7 @@ impl Jobs {
     }
 
     /// The limit of a queue, and how many places are taken.
-    pub(crate) fn limit(&self, now: i64, queue: &Name) -> Option<(QueueLimitRow, i64)> {
+    pub(crate) fn limit(&self, now: i64, queue: &Name) -> Option<(LimitRow, i64)> {
         let limit = self.limits.get(queue)?;
         let held = self.held(now, queue).count();
         let held = if limit.row.running.is_some() { held } else { 0 };

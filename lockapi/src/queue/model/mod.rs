@@ -244,6 +244,9 @@ impl Jobs {
         want: &CompleteAndClaim,
     ) -> (i64, Option<limits::Outcome>, Vec<Claimed>) {
         let most = usize::try_from(want.most).unwrap_or(0);
+        if !self.is_paused(now, &want.queue_name()) {
+            self.move_limit_back(now, &want.queue_name());
+        }
         let limit = self.room(now, want);
         let room = limit.as_ref().map_or(most, |limit| limit.jobs.min(most));
         let again = limit.as_ref().and_then(|limit| limit.again.as_deref());

@@ -1,5 +1,6 @@
 //! Groups of jobs: their limits, and admitting what has room.
 
+use super::limit::LimitRow;
 use super::manage::Name;
 use crate::driver::columns::maybe_int;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
@@ -25,8 +26,8 @@ pub struct Admitted {
     pub jobs: i64,
     /// How many groups were looked at; fewer than requested only when there are no more with jobs that are due.
     pub examined: i64,
-    /// When the next job will be due, in microseconds from now, whether or not its group has room then; only set
-    /// when none was admitted.
+    /// When the next job will be due, whether or not its group has room then, or the next permit of a group comes, in
+    /// microseconds from now; only set when none was admitted.
     pub next_due: Option<i64>,
 }
 
@@ -35,23 +36,23 @@ pub struct Admitted {
 pub struct SetGroups {
     /// The queue.
     pub name: Name,
-    /// How many jobs of a group run at once, at most.
-    pub most: i64,
+    /// What a group is limited to; how many of its jobs run at once is always set.
+    pub limit: LimitRow,
     /// Whether they run in order.
     pub ordered: bool,
     /// The topic to notify.
     pub topic: i64,
 }
 
-/// Gives a group a limit of its own.
+/// Gives a group a limit of its own, or takes it away.
 #[derive(Clone, Debug)]
 pub struct SetGroupLimit {
     /// The queue.
     pub name: Name,
     /// The group.
     pub group: String,
-    /// How many of its jobs run at once, at most; -1 means as in other groups.
-    pub most: i64,
+    /// The limit, and what it does not set is as in other groups; `None` takes it away.
+    pub limit: Option<LimitRow>,
     /// The topic to notify.
     pub topic: i64,
 }
@@ -97,14 +98,23 @@ impl Operation for Admit {
 }
 
 impl Operation for SetGroups {
-    /// The limit.
-    type Output = i64;
+    type Output = ();
 
     const STATEMENT: Statement = Statement {
         name: "queue.set_groups",
         sql: include_str!("set_groups.sql"),
-        params: &[Type::Text, Type::Text, Type::Int, Type::Bool, Type::Ints],
-        columns: &[Type::Int, Type::Int],
+        params: &[
+            Type::Text,
+            Type::Text,
+            Type::Bool,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Ints,
+        ],
+        columns: &[Type::Int],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -112,35 +122,45 @@ impl Operation for SetGroups {
             return Vec::new();
         };
         let mut params = one.name.params().to_vec();
-        params.extend([
-            Value::Int(one.most),
-            Value::Bool(one.ordered),
-            Value::Ints(vec![one.topic]),
-        ]);
+        params.push(Value::Bool(one.ordered));
+        params.extend(one.limit.params());
+        params.push(Value::Ints(vec![one.topic]));
         params
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
-        rows.into_iter().map(|mut row| row.int(0)).collect()
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<()>, Failure> {
+        rows.into_iter()
+            .map(|mut row| row.int(0).map(drop))
+            .collect()
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         model.jobs.set_groups(one);
         model.notify([one.topic]);
-        Some(vec![Row(vec![Value::Int(one.most), Value::Int(0)])])
+        Some(vec![Row(vec![Value::Int(0)])])
     }
 }
 
 impl Operation for SetGroupLimit {
-    /// The limit.
-    type Output = i64;
+    type Output = ();
 
     const STATEMENT: Statement = Statement {
         name: "queue.set_group_limit",
         sql: include_str!("set_group_limit.sql"),
-        params: &[Type::Text, Type::Text, Type::Text, Type::Int, Type::Ints],
-        columns: &[Type::Int, Type::Int],
+        params: &[
+            Type::Text,
+            Type::Text,
+            Type::Text,
+            Type::Bool,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Ints,
+        ],
+        columns: &[Type::Int],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -148,22 +168,23 @@ impl Operation for SetGroupLimit {
             return Vec::new();
         };
         let mut params = one.name.params().to_vec();
-        params.extend([
-            Value::Text(one.group.clone()),
-            Value::Int(one.most),
-            Value::Ints(vec![one.topic]),
-        ]);
+        params.push(Value::Text(one.group.clone()));
+        params.push(Value::Bool(one.limit.is_some()));
+        params.extend(one.limit.unwrap_or_default().params());
+        params.push(Value::Ints(vec![one.topic]));
         params
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
-        rows.into_iter().map(|mut row| row.int(0)).collect()
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<()>, Failure> {
+        rows.into_iter()
+            .map(|mut row| row.int(0).map(drop))
+            .collect()
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         model.jobs.set_group_limit(one);
         model.notify([one.topic]);
-        Some(vec![Row(vec![Value::Int(one.most), Value::Int(0)])])
+        Some(vec![Row(vec![Value::Int(0)])])
     }
 }

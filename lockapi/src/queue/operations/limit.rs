@@ -8,7 +8,7 @@ use crate::memory::ModelState;
 
 /// The columns of a limit; what is `None` does not limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueLimitRow {
+pub struct LimitRow {
     /// How many jobs run at once at most.
     pub running: Option<i64>,
     /// How many are claimed in a period.
@@ -21,13 +21,31 @@ pub struct QueueLimitRow {
     pub step: Option<i64>,
 }
 
+impl LimitRow {
+    pub(super) fn numbers(&self) -> [Option<i64>; 5] {
+        [
+            self.running,
+            self.permits,
+            self.period,
+            self.burst,
+            self.step,
+        ]
+    }
+
+    /// Parameters; what does not limit is -1.
+    pub(super) fn params(&self) -> impl Iterator<Item = Value> {
+        let numbers = self.numbers().into_iter();
+        numbers.map(|number| Value::Int(number.unwrap_or(-1)))
+    }
+}
+
 /// Sets the limit of a queue, or takes it away.
 #[derive(Clone, Debug)]
 pub struct SetQueueLimit {
     /// The queue.
     pub name: Name,
     /// The limit; `None` takes it away.
-    pub limit: Option<QueueLimitRow>,
+    pub limit: Option<LimitRow>,
     /// The topics to notify.
     pub topics: Vec<i64>,
 }
@@ -66,8 +84,7 @@ impl Operation for SetQueueLimit {
         let row = one.limit.unwrap_or_default();
         let mut params = one.name.params().to_vec();
         params.push(Value::Bool(one.limit.is_some()));
-        let numbers = [row.running, row.permits, row.period, row.burst, row.step];
-        params.extend(numbers.map(|number| Value::Int(number.unwrap_or(-1))));
+        params.extend(row.params());
         params.push(Value::Ints(one.topics.clone()));
         params
     }
@@ -89,7 +106,7 @@ impl Operation for SetQueueLimit {
 
 impl Operation for ReadQueueLimit {
     /// The limit, if there is one, and how many places are taken.
-    type Output = Option<(QueueLimitRow, i64)>;
+    type Output = Option<(LimitRow, i64)>;
 
     const STATEMENT: Statement = Statement {
         name: "queue.limit",
@@ -112,7 +129,7 @@ impl Operation for ReadQueueLimit {
 
     fn decode(_: &[Self], rows: Rows) -> Result<Vec<Self::Output>, Failure> {
         let read = |mut row: Row| {
-            let limit = QueueLimitRow {
+            let limit = LimitRow {
                 running: row.maybe_int(0)?,
                 permits: row.maybe_int(1)?,
                 period: row.maybe_int(2)?,
@@ -127,9 +144,8 @@ impl Operation for ReadQueueLimit {
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let limit = model.jobs.limit(model.now, &batch.first()?.name);
-        let row = |(row, taken): (QueueLimitRow, i64)| {
-            let numbers = [row.running, row.permits, row.period, row.burst, row.step];
-            let numbers = numbers.into_iter().map(maybe_int);
+        let row = |(row, taken): (LimitRow, i64)| {
+            let numbers = row.numbers().into_iter().map(maybe_int);
             Row(numbers.chain([Value::Int(taken)]).collect())
         };
         Some(limit.into_iter().map(row).collect())

@@ -27,7 +27,7 @@ pub use expire::ExpireJobs;
 pub(crate) use groups::NEVER;
 pub use groups::{Admit, Admitted, SetGroupLimit, SetGroups};
 pub use hold_key::HoldKey;
-pub use limit::{QueueLimitRow, ReadQueueLimit, SetQueueLimit};
+pub use limit::{LimitRow, ReadQueueLimit, SetQueueLimit};
 #[cfg(feature = "suite")]
 pub use manage::Cancelled;
 pub use manage::{
