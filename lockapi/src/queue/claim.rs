@@ -35,6 +35,8 @@ pub struct Claim {
     pub(crate) names: Arc<[String]>,
     /// Whether it asks again, and need not be sent while the process knows that a limit holds jobs back.
     pub(crate) is_repeated: bool,
+    /// Whether it asks again whenever something may be there, as others of its process may do.
+    pub(crate) waits: bool,
 }
 
 impl Claim {
@@ -51,6 +53,7 @@ impl Claim {
             worker: None,
             names: Arc::default(),
             is_repeated: false,
+            waits: false,
         }
     }
 

@@ -386,7 +386,8 @@ impl dyn Queue + '_ {
                 return Ok(exchange.deliveries);
             }
             if !claim.is_repeated {
-                claim.to_mut().is_repeated = true;
+                let claim = claim.to_mut();
+                (claim.is_repeated, claim.waits) = (true, true);
             }
             if !exchange.more {
                 // Nobody tells of leases that end and of jobs that others give back.

@@ -178,6 +178,11 @@ impl Topic {
         self.admission().count
     }
 
+    /// Whether an admission that others wait for is under way, or was not answered.
+    pub(super) fn is_admission_running(&self) -> bool {
+        self.admission().running
+    }
+
     /// Counts how many admissions of this process have begun.
     pub(super) fn admissions_begun(&self) -> u64 {
         self.admission().begun
