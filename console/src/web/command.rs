@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::net::TcpListener;
 
+use super::serve::{BOUNDS, serve};
 use super::{WebOptions, service};
 use crate::arguments::Global;
 use crate::exit::Exit;
@@ -96,12 +97,7 @@ impl Web {
         let address = listener.local_addr().map_err(failed)?;
         crate::output::write_text(&format!("http://{address}/\n"))?;
         let router = service(backend.clone(), options);
-        let served = router.into_make_service_with_connect_info::<SocketAddr>();
-        let stop = stopped();
-        tokio::select! {
-            served = axum::serve(listener, served) => served.map_err(failed)?,
-            () = stop => {}
-        }
+        serve(listener, router, BOUNDS, stopped()).await;
         backend.close().await?;
         Ok(Exit::Success)
     }

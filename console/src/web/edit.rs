@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Form};
+use axum::Extension;
 use lockapi::admin::{JobDetails, JobEdit, JobState};
 use lockapi::queue::Priority;
 use lockapi::{Error, ErrorKind};
@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 use super::act::{forbidden, forged, reason_field};
 use super::guard::{Visit, refuse};
 use super::markup::encoded;
+use super::sent::Sent;
 use super::sessions::{hex, is_form};
 use super::{Shared, markup};
 use crate::action::signed;
@@ -266,7 +267,7 @@ async fn change(
 pub(super) async fn act(
     State(shared): State<Arc<Shared>>,
     Extension(visit): Extension<Visit>,
-    Form(written): Form<Written>,
+    Sent(written): Sent<Written>,
 ) -> Response {
     if !visit.may_act() {
         return forbidden();

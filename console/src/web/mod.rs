@@ -42,6 +42,8 @@ mod markup;
 mod metrics;
 mod preview;
 mod screens;
+mod sent;
+mod serve;
 mod sessions;
 mod tables;
 mod timeline;
