@@ -9,7 +9,8 @@ use lockapi::limit::Quota;
 use lockapi::queue::{CurrentLimit, QueueLimit};
 use serde::Serialize;
 
-use crate::common::Why;
+use crate::arguments::Global;
+use crate::common::{Why, recorded};
 use crate::failure::Result;
 use crate::output::seconds;
 
@@ -32,21 +33,12 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    pub(crate) async fn run(self, backend: &dyn Backend) -> Result<()> {
-        let queue = backend.queue(&self.queue)?;
-        let verb = if self.clear {
+    pub(crate) async fn run(self, global: &Global, backend: &dyn Backend) -> Result<()> {
+        let action = if self.clear {
             "unlimit queue"
         } else {
             "limit queue"
         };
-        backend
-            .operator()
-            .record(verb, &self.queue, &self.why.reason)
-            .await?;
-        if self.clear {
-            queue.clear_limit().await?;
-            return Ok(());
-        }
         let mut limit = QueueLimit::default();
         if let Some(running) = self.running {
             limit = limit.running(running);
@@ -54,8 +46,16 @@ impl Limit {
         if let Some(rate) = self.rate {
             limit = limit.rate(rate);
         }
-        queue.set_limit(limit).await?;
-        Ok(())
+        recorded(backend, (action, &self.queue), &self.why, async |backend| {
+            let queue = backend.queue(&self.queue)?;
+            if self.clear {
+                queue.clear_limit().await.map(drop)
+            } else {
+                queue.set_limit(limit.clone()).await
+            }
+        })
+        .await?;
+        global.output().done(action, &self.queue)
     }
 }
 

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::Extension;
 use lockapi::admin::{JobDetails, JobEdit, JobState};
 use lockapi::queue::Priority;
 use lockapi::{Error, ErrorKind};

@@ -186,7 +186,7 @@ impl WebOptions {
         self
     }
 
-    /// A name under which the page is asked for, besides `localhost` and addresses.
+    /// A name under which the page is asked for, besides `localhost` and addresses: without scheme, port and path.
     #[must_use]
     pub fn host(mut self, name: impl Into<String>) -> Self {
         self.hosts.push(name.into().to_ascii_lowercase());

@@ -109,6 +109,17 @@ impl Database {
             .map_err(|error| error.to_string())
     }
 
+    /// Whether anybody can connect to it; where not, those who are connected lose their sessions.
+    pub(crate) fn is_there(&self, is_there: bool) {
+        let name = &self.name;
+        let allow = format!("ALTER DATABASE {name} ALLOW_CONNECTIONS {is_there}");
+        let end = format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND NOT {is_there}"
+        );
+        let done = self.cluster.psql(&format!("{allow};\n{end}"));
+        done.expect("the SQL runs");
+    }
+
     /// The program on this database.
     pub(crate) fn command(&self) -> Command {
         let mut command = program();
