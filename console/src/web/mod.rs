@@ -218,8 +218,6 @@ struct Shared {
     sessions: Sessions,
     queries: Semaphore,
     errands: Errands,
-    /// Edits of this page compare and change one after the other.
-    edits: tokio::sync::Mutex<()>,
     live: Arc<Semaphore>,
 }
 
@@ -246,7 +244,6 @@ pub fn service(backend: Arc<dyn Backend>, options: WebOptions) -> Router {
         sessions: Sessions::new(),
         queries: Semaphore::new(MAX_QUERIES),
         errands: Errands::default(),
-        edits: tokio::sync::Mutex::default(),
         live: Arc::new(Semaphore::new(MAX_LIVE)),
     });
     let inside = Router::new()
