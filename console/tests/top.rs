@@ -93,17 +93,14 @@ fn chains_of_waits_are_shown() {
         screen.shows("Queues");
         screen.types("2");
         let chain = format!("{second} the-second < {first} the-first");
+        screen.shows("the-third");
         if columns > 80 {
-            screen.shows("the-third");
-            screen.shows(&chain);
-        } else {
-            screen.shows(&format!("{first} the-first"));
+            screen.shows_words(&chain);
         }
         // All of it is among the details.
         screen.types("/7002\r");
         screen.types("\r");
-        screen.shows("Chain");
-        screen.shows(&chain);
+        screen.shows_words(&format!("Chain {chain}"));
         screen.types("x");
         screen.types("q");
         let (status, _) = screen.ends();

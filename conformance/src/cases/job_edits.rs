@@ -245,6 +245,7 @@ async fn job_that_was_changed_since_it_was_read_is_left(cx: Context) {
     let pushed = |payload: &str| Job::json("count", payload).unwrap().delay(HOUR);
     let id = queue.push(pushed("1")).await.unwrap().id;
     let mine = || JobEdit::new().payload("7");
+    let since_the_epoch = SystemTime::UNIX_EPOCH + HOUR * 24 * 366 * 100;
     let others = [
         JobEdit::new().payload("12"),
         JobEdit::new().priority(Priority::Low),
@@ -265,15 +266,16 @@ async fn job_that_was_changed_since_it_was_read_is_left(cx: Context) {
         let again = JobEdit::new().payload("1").if_unchanged(&since);
         assert!(edit(&operator, id, again).await, "{other:?}");
     }
-    // It failed once meanwhile, and waits for its next attempt.
+    // It failed once meanwhile, and all else is as it was.
+    let later = || JobEdit::new().at(since_the_epoch);
+    assert!(edit(&operator, id, later()).await);
     let seen = read(id, true).await;
-    one(&queue)
-        .await
-        .nack("again", Duration::ZERO)
-        .await
-        .unwrap();
-    let at = seen.job.run_at;
-    assert!(!edit(&operator, id, mine().at(at).if_unchanged(&seen)).await);
+    assert!(edit(&operator, id, JobEdit::new().now()).await);
+    let delivery = one(&queue).await;
+    delivery.nack("again", Duration::ZERO).await.unwrap();
+    assert!(edit(&operator, id, later()).await);
+    assert_eq!(read(id, true).await.job.run_at, seen.job.run_at);
+    assert!(!edit(&operator, id, mine().if_unchanged(&seen)).await);
     // What was not read may be another.
     let seen = read(id, false).await;
     assert!(edit(&operator, id, JobEdit::new().payload("3")).await);
