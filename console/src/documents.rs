@@ -40,7 +40,7 @@ impl Completions {
         let mut text = Vec::new();
         let mut command = Arguments::command();
         clap_complete::generate(self.shell, &mut command, "lockapi", &mut text);
-        output.value(&String::from_utf8_lossy(&text), |text| text.to_string())?;
+        output.value(&String::from_utf8_lossy(&text), ToString::to_string)?;
         Ok(Exit::Success)
     }
 }
@@ -76,7 +76,7 @@ impl Manual {
             name = format!("{name}-{part}");
         }
         let page = page(command, &name)?;
-        output.value(&String::from_utf8_lossy(&page), |page| page.to_string())?;
+        output.value(&String::from_utf8_lossy(&page), ToString::to_string)?;
         Ok(Exit::Success)
     }
 }

@@ -157,3 +157,88 @@ fn metrics_tell_that_the_database_is_away() {
         answer.contains(&format!("\n{up} 1\n")).then_some(())
     });
 }
+
+/// Its statements have a limit of time, however long somebody else has a table for himself.
+#[test]
+fn a_statement_that_waits_is_given_up() {
+    let database = Database::new();
+    let page = Page::new(&database, &[], &[]);
+    assert!(page.get("/audit", "").starts_with("HTTP/1.1 200"));
+    thread::scope(|scope| {
+        let holder = scope
+            .spawn(|| database.try_sql("BEGIN; LOCK TABLE lockapi.audit; SELECT pg_sleep(600)"));
+        let locked =
+            "SELECT count(*) FROM pg_locks WHERE granted AND relation = 'lockapi.audit'::regclass
+                         AND mode = 'AccessExclusiveLock'";
+        soon("it is locked", || {
+            (database.sql(locked) == "1").then_some(())
+        });
+        let answer = page.get("/audit", "");
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        assert_eq!(database.sql(locked), "1", "it is locked all the time");
+        // Others are served meanwhile.
+        assert!(page.get("/queues", "").starts_with("HTTP/1.1 200"));
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_locks
+                    WHERE granted AND relation = 'lockapi.audit'::regclass AND mode = 'AccessExclusiveLock'";
+        database.sql(end);
+        assert!(holder.join().expect("it ends").is_err());
+    });
+}
+
+#[test]
+fn who_waits_for_whom_and_how_a_queue_grew_are_pictures() {
+    let database = Database::new();
+    let page = Page::new(&database, &[], &[]);
+    let session = |name: &str, locks: &[i64], then: &str| {
+        let locks = locks
+            .iter()
+            .map(|lock| format!("SELECT pg_advisory_lock({lock});\n"));
+        let locks: String = locks.collect();
+        database.try_sql(&format!("SET application_name = '{name}';\n{locks}{then}"))
+    };
+    let has = |lock: i64| {
+        let held = format!(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = {lock}"
+        );
+        soon("it is held", || (database.sql(&held) == "1").then_some(()));
+    };
+    database
+        .lockapi(["queue", "push", "mails", "send"])
+        .succeeds();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| session("the-first", &[7001], "SELECT pg_sleep(600)"));
+        has(7001);
+        let second = scope.spawn(|| session("the-second", &[7002, 7001], ""));
+        has(7002);
+        let third = scope.spawn(|| session("the-third", &[7002], ""));
+        let picture = soon("two waits", || {
+            let locks = page.get("/locks", "");
+            locks.contains("2 waits among 3 sessions").then_some(locks)
+        });
+        for (shown, times) in [
+            ("<path class=\"edge\"", 2),
+            ("<rect ", 3),
+            ("class=\"root\"", 1),
+        ] {
+            assert_eq!(picture.matches(shown).count(), times, "{shown}: {picture}");
+        }
+        for name in ["the-first", "the-second", "the-third"] {
+            assert!(
+                picture.contains(&format!(">{name}</text>")),
+                "{name}: {picture}"
+            );
+        }
+        soon("a line", || {
+            let queues = page.get("/queues", "");
+            let (_, line) = queues.split_once("<polyline points=\"")?;
+            line.split('"').next()?.contains(' ').then_some(())
+        });
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                    WHERE datname = current_database() AND application_name LIKE 'the-%'";
+        database.sql(end);
+        for ended in [first, second, third] {
+            // Who waited may have got its lock in the last moment.
+            let _sessions_end = ended.join().expect("it ends");
+        }
+    });
+}

@@ -51,7 +51,7 @@ impl Limit {
             if self.clear {
                 queue.clear_limit().await.map(drop)
             } else {
-                queue.set_limit(limit.clone()).await
+                queue.set_limit(limit).await
             }
         })
         .await?;
