@@ -222,6 +222,15 @@ fn who_waits_for_whom_and_how_a_queue_grew_are_pictures() {
         ] {
             assert_eq!(picture.matches(shown).count(), times, "{shown}: {picture}");
         }
+        let (_, root) = picture
+            .split_once("class=\"root\"")
+            .expect("one that waits for nobody");
+        assert!(
+            root.split("</g>")
+                .next()
+                .is_some_and(|node| node.contains("the-first")),
+            "{picture}"
+        );
         for name in ["the-first", "the-second", "the-third"] {
             assert!(
                 picture.contains(&format!(">{name}</text>")),

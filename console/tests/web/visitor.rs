@@ -203,13 +203,15 @@ impl Browser {
 
 /// The next event of a stream of changes; `None` where it has ended.
 pub(crate) async fn event(changes: &mut Body) -> Option<String> {
-    loop {
-        let frame = tokio::time::timeout(MINUTE, changes.frame()).await;
-        let data = frame.expect("in time")?.unwrap().into_data().unwrap();
-        let text = String::from_utf8(data.to_vec()).unwrap();
-        // Those that keep the connection are none.
-        if !text.starts_with(':') {
-            return Some(text);
+    let next = async {
+        loop {
+            let data = changes.frame().await?.unwrap().into_data().unwrap();
+            let text = String::from_utf8(data.to_vec()).unwrap();
+            // Those that keep the connection are none.
+            if !text.starts_with(':') {
+                return Some(text);
+            }
         }
-    }
+    };
+    tokio::time::timeout(MINUTE, next).await.expect("in time")
 }
