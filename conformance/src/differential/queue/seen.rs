@@ -23,7 +23,8 @@ impl EditIf {
             Self::IsAsSeen(_) => {}
             Self::IsOther(0) => job.job.run_at += Duration::from_micros(1),
             Self::IsOther(1) => {
-                job.job.priority = Priority::ALL[usize::from(job.job.priority == Priority::ALL[0])]
+                let first = job.job.priority == Priority::ALL[0];
+                job.job.priority = Priority::ALL[usize::from(first)];
             }
             Self::IsOther(2) => job.job.max_attempts += 1,
             Self::IsOther(3) => job.job.attempt += 1,
