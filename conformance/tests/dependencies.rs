@@ -42,6 +42,23 @@ fn diesel_brings_no_runtime_and_no_other_library() {
     }
 }
 
+/// It starts on a machine that has no client library and no OpenSSL.
+#[test]
+fn the_operators_command_brings_no_library_of_the_system() {
+    let tree = tree("lockapi-console");
+    assert!(tree.contains_key("sqlx"));
+    for other in [
+        "pq-sys",
+        "openssl",
+        "native-tls",
+        "diesel",
+        "ncurses",
+        "libsqlite3",
+    ] {
+        assert!(!has_any(&tree, other), "{other}");
+    }
+}
+
 #[test]
 fn sync_brings_the_runtime_that_postgres_brings() {
     let tree = tree("lockapi-postgres");

@@ -42,7 +42,7 @@ pub(crate) struct Global {
     #[command(flatten)]
     pub(crate) place: Place,
 
-    /// Print one JSON value instead of a table
+    /// Print one JSON value instead of a table, or of nothing; not with `exec` and `top`
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
@@ -118,8 +118,8 @@ impl Command {
             Self::Top(top) => top.run(global).await,
             #[cfg(feature = "web")]
             Self::Web(web) => web.run(global).await,
-            Self::Completions(completions) => completions.run(),
-            Self::Man(manual) => manual.run(),
+            Self::Completions(completions) => completions.run(global.output()),
+            Self::Man(manual) => manual.run(global.output()),
         }
     }
 }

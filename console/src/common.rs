@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use clap::Args;
 use lockapi::admin::Filter;
-use lockapi::{Backend, Key};
+use lockapi::memory::Database;
+use lockapi::{Backend, Error, ErrorKind, Key};
 
 use crate::arguments::Global;
 use crate::exit::Exit;
@@ -47,6 +48,29 @@ impl Extent {
         } else {
             filter
         }
+    }
+}
+
+/// Does something that is recorded first. What is refused before anything is sent, such as a pause for a thousand years, is
+/// not recorded.
+pub(crate) async fn recorded<T>(
+    backend: &dyn Backend,
+    (action, target): (&str, &str),
+    why: &Why,
+    act: impl AsyncFn(&dyn Backend) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let memory = Database::new().connect().await?;
+    refused(act(&*memory).await)?;
+    let operator = backend.operator();
+    operator.record(action, target, &why.reason).await?;
+    act(backend).await
+}
+
+/// Whether what was tried in memory, where there is nothing, would be refused everywhere.
+pub(crate) fn refused<T>(tried: Result<T, Error>) -> Result<(), Error> {
+    match tried {
+        Err(error) if error.kind() == ErrorKind::Invalid => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -36,7 +36,8 @@ impl fmt::Debug for Url {
 #[command(next_help_heading = "Database")]
 pub(crate) struct Place {
     /// The database, as postgres://user@host:port/database; DATABASE_URL unless given, and what neither says comes
-    /// from the PG variables and the password file, as with psql
+    /// from the PG variables and the password file, as with psql. Others on this machine can read it in the list of
+    /// processes: a password belongs in the password file, PGPASSWORD or DATABASE_URL
     #[arg(long, global = true, value_name = "URL")]
     url: Option<Url>,
 

@@ -11,7 +11,7 @@ use clap_mangen::Man;
 use crate::arguments::Arguments;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
-use crate::output::write_text;
+use crate::output::Output;
 
 /// Print the completions of a shell
 #[derive(Clone, Debug, Args)]
@@ -36,17 +36,17 @@ pub(crate) struct Manual {
 const STATUSES: &str = include_str!("documents/statuses.roff");
 
 impl Completions {
-    pub(crate) fn run(&self) -> Result<Exit> {
+    pub(crate) fn run(&self, output: Output) -> Result<Exit> {
         let mut text = Vec::new();
         let mut command = Arguments::command();
         clap_complete::generate(self.shell, &mut command, "lockapi", &mut text);
-        write_text(&String::from_utf8_lossy(&text))?;
+        output.value(&String::from_utf8_lossy(&text), ToString::to_string)?;
         Ok(Exit::Success)
     }
 }
 
 impl Manual {
-    pub(crate) fn run(&self) -> Result<Exit> {
+    pub(crate) fn run(&self, output: Output) -> Result<Exit> {
         let mut root = Arguments::command();
         root.build();
         if let Some(directory) = &self.directory {
@@ -55,7 +55,10 @@ impl Manual {
                 Failure::new(Exit::Failed, message)
                     .advise("Name a directory that this user may write to.")
             })?;
-            write_all(&root, "lockapi", directory)?;
+            let mut written = Vec::new();
+            write_all(&root, "lockapi", directory, &mut written)?;
+            // People are told of what went wrong only.
+            output.value(&written, |_| String::new())?;
             return Ok(Exit::Success);
         }
         let mut command = &root;
@@ -72,7 +75,8 @@ impl Manual {
             command = found;
             name = format!("{name}-{part}");
         }
-        write_text(&String::from_utf8_lossy(&page(command, &name)?))?;
+        let page = page(command, &name)?;
+        output.value(&String::from_utf8_lossy(&page), ToString::to_string)?;
         Ok(Exit::Success)
     }
 }
@@ -99,14 +103,21 @@ fn page(command: &Command, name: &str) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-fn write_all(command: &Command, name: &str, directory: &Path) -> Result<()> {
+fn write_all(
+    command: &Command,
+    name: &str,
+    directory: &Path,
+    written: &mut Vec<String>,
+) -> Result<()> {
     let path = directory.join(format!("{name}.1"));
     fs::write(&path, page(command, name)?).map_err(|error| {
         let message = format!("{} cannot be written: {error}", path.display());
         Failure::new(Exit::Failed, message)
     })?;
+    written.push(path.display().to_string());
     for under in visible(command) {
-        write_all(under, &format!("{name}-{}", under.get_name()), directory)?;
+        let name = format!("{name}-{}", under.get_name());
+        write_all(under, &name, directory, written)?;
     }
     Ok(())
 }

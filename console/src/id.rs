@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Subcommand;
+use lockapi::IdGen;
 use lockapi::admin::WorkerNumber;
 use lockapi::id::{Id, IdOptions, Layout};
 use serde::Serialize;
@@ -11,7 +12,10 @@ use crate::arguments::Global;
 use crate::common::with_backend;
 use crate::exit::Exit;
 use crate::failure::Result;
-use crate::output::{Entry, seconds, spoken, time};
+use crate::output::{Entry, seconds, spoken, time, write_part};
+
+/// So many bytes are written at a time.
+const PART: usize = 16 << 10;
 
 /// Make ids that are unique everywhere, read them, see who makes them
 #[derive(Debug, Subcommand)]
@@ -86,6 +90,32 @@ struct Parts {
     sequence: u32,
 }
 
+/// Prints new ids, as lines or as an array, part by part: there may be more than fit into memory.
+async fn print(ids: &dyn IdGen, count: u64, json: bool) -> Result<()> {
+    let (begin, joint, end) = if json {
+        ("[\"", "\",\"", "\"]\n")
+    } else {
+        ("", "\n", "\n")
+    };
+    let mut text = String::new();
+    for n in 0..count {
+        text.push_str(if n == 0 { begin } else { joint });
+        text.push_str(&ids.next().await?.to_string());
+        if text.len() >= PART {
+            if !write_part(&text)? {
+                return Ok(());
+            }
+            text.clear();
+        }
+    }
+    text.push_str(match (count, json) {
+        (0, true) => "[]\n",
+        (0, false) => "",
+        _ => end,
+    });
+    write_part(&text).map(drop)
+}
+
 impl Ids {
     pub(crate) async fn run(self, global: &Global) -> Result<Exit> {
         match self {
@@ -97,11 +127,7 @@ impl Ids {
                 let options = blocks.map_or_else(IdOptions::default, IdOptions::blocks);
                 with_backend(global, async |backend| {
                     let ids = backend.id_gen(name, options)?;
-                    let mut made = Vec::new();
-                    for _ in 0..count {
-                        made.push(ids.next().await?.to_string());
-                    }
-                    global.output().value(&made, |made| made.join("\n"))?;
+                    print(&*ids, count, global.json).await?;
                     Ok(Exit::Success)
                 })
                 .await

@@ -9,7 +9,7 @@ use lockapi::limit::{Decision, PermitRequest, Quota};
 use serde::Serialize;
 
 use crate::arguments::Global;
-use crate::common::{Why, with_backend};
+use crate::common::{Why, recorded, with_backend};
 use crate::exit::Exit;
 use crate::failure::Result;
 use crate::output::{Entry, maybe_seconds, seconds, spoken, spoken_or_unknown};
@@ -202,22 +202,21 @@ impl Limit {
                 })
             }
             Self::Reset { key, why } => {
-                let limiter = backend.rate_limiter(ANY)?;
-                backend
-                    .operator()
-                    .record("reset limit", &key.to_string(), &why.reason)
-                    .await?;
-                limiter.reset(&key).await?;
+                let (action, target) = ("reset limit", key.to_string());
+                recorded(&**backend, (action, &target), &why, async |backend| {
+                    backend.rate_limiter(ANY)?.reset(&key).await
+                })
+                .await?;
+                global.output().done(action, &target)?;
                 Ok(Exit::Success)
             }
             Self::Block { key, time, why } => {
-                let limiter = backend.rate_limiter(ANY)?;
-                let target = format!("{key} for {time:?}");
-                backend
-                    .operator()
-                    .record("block limit", &target, &why.reason)
-                    .await?;
-                limiter.block(&key, time).await?;
+                let (action, target) = ("block limit", format!("{key} for {time:?}"));
+                recorded(&**backend, (action, &target), &why, async |backend| {
+                    backend.rate_limiter(ANY)?.block(&key, time).await
+                })
+                .await?;
+                global.output().done(action, &target)?;
                 Ok(Exit::Success)
             }
         })

@@ -45,6 +45,18 @@ impl Output {
         write_text(&table(entries, io::stdout().is_terminal()))
     }
 
+    /// That something was done, which people are not told.
+    ///
+    /// # Errors
+    /// As for [`entries`](Self::entries).
+    pub(crate) fn done(self, action: &str, target: &str) -> Result<()> {
+        let done = Done {
+            done: action,
+            target,
+        };
+        self.value(&done, |_| String::new())
+    }
+
     /// One value, as JSON or in these words.
     ///
     /// # Errors
@@ -65,6 +77,13 @@ impl Output {
     }
 }
 
+/// What was done.
+#[derive(Serialize)]
+struct Done<'a> {
+    done: &'a str,
+    target: &'a str,
+}
+
 fn write_json<T: Serialize + ?Sized>(value: &T) -> Result<()> {
     let text = serde_json::to_string(value).map_err(|error| {
         Failure::new(
@@ -75,14 +94,23 @@ fn write_json<T: Serialize + ?Sized>(value: &T) -> Result<()> {
     write_text(&(text + "\n"))
 }
 
-pub(crate) fn write_text(text: &str) -> Result<()> {
+fn write_text(text: &str) -> Result<()> {
+    write_part(text).map(drop)
+}
+
+/// Writes a part of a result; answers whether anybody reads further.
+///
+/// # Errors
+/// Where standard output cannot be written. A reader that has enough is no error.
+pub(crate) fn write_part(text: &str) -> Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::new(
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::new(
             Exit::Failed,
             format!("the result cannot be written to standard output: {error}"),
         )),
-        _ => Ok(()),
     }
 }
 

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use lockapi::Backend;
 use lockapi::admin::MAX_PAGE;
 use lockapi::queue::Job;
 use lockapi::schedule::{Run, Task, TaskState};
+use lockapi::{Backend, Error, Scheduler};
 use serde::Serialize;
 
 use crate::arguments::Global;
-use crate::common::{Why, with_backend};
+use crate::common::{Why, recorded, with_backend};
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::output::{Entry, spoken, time};
@@ -247,28 +247,28 @@ impl Schedule {
                 let runs: Vec<Logged> = runs.into_iter().map(Logged::from).collect();
                 global.output().entries(&runs)?;
             }
-            Self::Set(set) => set.run(backend).await?,
+            Self::Set(set) => set.run(global, backend).await?,
             Self::Run(one) => {
-                let scheduler = one.begin(backend, "run task").await?;
-                let decision = scheduler
-                    .run_now(&one.task)
-                    .await?
-                    .ok_or_else(|| one.absent())?;
+                let target = one.target();
+                let ran = recorded(backend, ("run task", &target), &one.why, async |backend| {
+                    backend.scheduler(&*one.scheduler)?.run_now(&one.task).await
+                });
+                let decision = ran.await?.ok_or_else(|| one.absent())?;
                 global
                     .output()
                     .value(&decision.status.to_string(), String::clone)?;
             }
             Self::Enable(one) => {
-                let scheduler = one.begin(backend, "enable task").await?;
-                one.found(scheduler.enable(&one.task).await?)?;
+                let act = async |scheduler: &dyn Scheduler| scheduler.enable(&one.task).await;
+                one.act(global, backend, "enable task", act).await?;
             }
             Self::Disable(one) => {
-                let scheduler = one.begin(backend, "disable task").await?;
-                one.found(scheduler.disable(&one.task).await?)?;
+                let act = async |scheduler: &dyn Scheduler| scheduler.disable(&one.task).await;
+                one.act(global, backend, "disable task", act).await?;
             }
             Self::Remove(one) => {
-                let scheduler = one.begin(backend, "remove task").await?;
-                one.found(scheduler.remove(&one.task).await?)?;
+                let act = async |scheduler: &dyn Scheduler| scheduler.remove(&one.task).await;
+                one.act(global, backend, "remove task", act).await?;
             }
         }
         Ok(Exit::Success)
@@ -276,22 +276,26 @@ impl Schedule {
 }
 
 impl One {
-    async fn begin(
-        &self,
-        backend: &dyn Backend,
-        action: &str,
-    ) -> Result<std::sync::Arc<dyn lockapi::Scheduler>> {
-        let scheduler = backend.scheduler(&self.scheduler)?;
-        let target = format!("{} of {}", self.task, self.scheduler);
-        backend
-            .operator()
-            .record(action, &target, &self.why.reason)
-            .await?;
-        Ok(scheduler)
+    fn target(&self) -> String {
+        format!("{} of {}", self.task, self.scheduler)
     }
 
-    fn found(&self, found: bool) -> Result<()> {
-        if found { Ok(()) } else { Err(self.absent()) }
+    /// Does something that tells whether the task was found.
+    async fn act(
+        &self,
+        global: &Global,
+        backend: &dyn Backend,
+        action: &str,
+        act: impl AsyncFn(&dyn Scheduler) -> Result<bool, Error>,
+    ) -> Result<()> {
+        let target = self.target();
+        let found = recorded(backend, (action, &target), &self.why, async |backend| {
+            act(&*backend.scheduler(&*self.scheduler)?).await
+        });
+        if !found.await? {
+            return Err(self.absent());
+        }
+        global.output().done(action, &target)
     }
 
     fn absent(&self) -> Failure {
@@ -304,7 +308,7 @@ impl One {
 }
 
 impl Set {
-    async fn run(self, backend: &dyn Backend) -> Result<()> {
+    async fn run(self, global: &Global, backend: &dyn Backend) -> Result<()> {
         let job = Job::json(self.job, self.payload)?;
         let task = match (self.every, self.cron) {
             (Some(every), _) => Task::every(&self.task, every, job),
@@ -315,13 +319,11 @@ impl Set {
             Some(timeout) => task.timeout(timeout),
             None => task,
         };
-        let scheduler = backend.scheduler(&self.scheduler)?;
-        let target = format!("{} of {}", self.task, self.scheduler);
-        backend
-            .operator()
-            .record("set task", &target, &self.why.reason)
-            .await?;
-        scheduler.set(task).await?;
-        Ok(())
+        let (action, target) = ("set task", format!("{} of {}", self.task, self.scheduler));
+        recorded(backend, (action, &target), &self.why, async |backend| {
+            backend.scheduler(&*self.scheduler)?.set(task.clone()).await
+        })
+        .await?;
+        global.output().done(action, &target)
     }
 }

@@ -100,6 +100,37 @@ const MADE: &[Made] = &[
          UPDATE lockapi.job SET due_at = now() - interval '1 hour'",
     ),
     made(
+        "limited",
+        "default/mails",
+        3,
+        "INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload)
+         SELECT now() - interval '1 hour', 1, 2, 'default', 'mails', 'welcome', 'null' FROM generate_series(1, 3);
+         UPDATE lockapi.job SET token = 7, lease_until = now() + interval '1 hour' WHERE id = (SELECT min(id) FROM lockapi.job);
+         INSERT INTO lockapi.queue_limit (namespace, queue, most, ids, tokens)
+         SELECT 'default', 'mails', 1, ARRAY[min(id)], ARRAY[7] FROM lockapi.job",
+    ),
+    made(
+        "limited",
+        "default/mails",
+        3,
+        "INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload)
+         VALUES (now() - interval '1 hour', 1, 2, 'default', 'mails', 'welcome', 'null');
+         INSERT INTO lockapi.queue_limit (namespace, queue, permits, period, burst, step, tat, at)
+         SELECT 'default', 'mails', 1, 3600000000000, 1, 3600000000000, lockapi.clock() + 1800000000000, lockapi.clock() - 1800000000000",
+    ),
+    // The limit has places and permits left: nobody claims.
+    made(
+        "unclaimed",
+        "default/mails",
+        3,
+        "INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload)
+         SELECT now() - interval '1 hour', 1, 2, 'default', 'mails', 'welcome', 'null' FROM generate_series(1, 3);
+         UPDATE lockapi.job SET token = 7, lease_until = now() - interval '1 hour' WHERE id = (SELECT min(id) FROM lockapi.job);
+         INSERT INTO lockapi.queue_limit (namespace, queue, most, ids, tokens, permits, period, burst, step, tat, at)
+         SELECT 'default', 'mails', 1, ARRAY[min(id), max(id)], ARRAY[7, 7], 60, 60000000000, 1, 1000000000,
+                lockapi.clock() - 120000000000, lockapi.clock() - 120000000000 FROM lockapi.job",
+    ),
+    made(
         "paused_group",
         "default/imports/tenant-7",
         3,

@@ -81,6 +81,31 @@ fn names_that_are_paused_are_shown_with_their_queue() {
     assert_eq!(shown["paused"], false, "{shown}");
 }
 
+/// A call that fails in the middle tells how far it came.
+#[test]
+fn what_was_cancelled_before_a_failure_is_told() {
+    let database = Database::new();
+    database.sql(
+        "SELECT count(lockapi.push('mails', 'send')) FROM generate_series(1, 2500);
+         SELECT lockapi.push('mails', 'stuck');
+         CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql
+             AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
+         CREATE TRIGGER refuse BEFORE DELETE ON lockapi.job FOR EACH ROW WHEN (OLD.name = 'stuck')
+             EXECUTE FUNCTION public.refuse()",
+    );
+    let cancel = ["queue", "cancel", "mails", "--all", "--reason", "a mistake"];
+    database
+        .lockapi(cancel)
+        .exits(1)
+        .tells("2000 jobs were changed before");
+    assert_eq!(database.sql("SELECT count(*) FROM lockapi.job"), "501");
+    // The others go without it, and a failure of the first part is told as it is.
+    let first = database.lockapi([&cancel[..], &["--name", "stuck"]].concat());
+    assert!(!first.exits(1).err.contains("changed before"));
+    database.sql("DROP TRIGGER refuse ON lockapi.job");
+    database.lockapi(cancel).succeeds().shows("501 cancelled");
+}
+
 #[test]
 fn all_jobs_that_match_are_cancelled() {
     let database = Database::new();

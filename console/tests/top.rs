@@ -12,6 +12,8 @@ use lockapi_conformance::cluster::Cluster;
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
+use sqlx::Connection;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
 
 use common::Screen;
 
@@ -43,6 +45,67 @@ fn start(url: &str, namespace: &str, columns: u16, rows: u16) -> Screen {
     let keys = File::from(main);
     let output = keys.try_clone().expect("a copy");
     Screen::new(child, keys, output)
+}
+
+/// A session with a name, and its number.
+async fn session(url: &str, name: &str) -> (PgConnection, i32) {
+    let options: PgConnectOptions = url.parse().expect("a URL");
+    let options = options.application_name(name);
+    let connected = PgConnection::connect_with(&options).await;
+    let mut session = connected.expect("a session");
+    let pid = sqlx::query_scalar("SELECT pg_backend_pid()");
+    let pid = pid.fetch_one(&mut session).await.expect("its number");
+    (session, pid)
+}
+
+async fn lock(session: &mut PgConnection, lock: i64) {
+    let asked = sqlx::query("SELECT pg_advisory_lock($1)").bind(lock);
+    // Whoever waits in the end fails with its session.
+    let _locked = asked.execute(session).await;
+}
+
+/// The last of a chain is told who is in the way of those that are in its way.
+#[test]
+fn chains_of_waits_are_shown() {
+    let cluster = Cluster::private(&[]).expect("a server");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let url = cluster.url().to_owned();
+    let [first, second] = runtime.block_on(async {
+        let backend = lockapi_sqlx::connect_url(&url).await.expect("a backend");
+        backend.migrate().await.expect("migrated");
+        backend.close().await.expect("closed");
+        let (mut one, first) = session(&url, "the-first").await;
+        let (mut two, second) = session(&url, "the-second").await;
+        let (mut three, _) = session(&url, "the-third").await;
+        lock(&mut one, 7001).await;
+        lock(&mut two, 7002).await;
+        tokio::spawn(async move { lock(&mut two, 7001).await });
+        tokio::spawn(async move { lock(&mut three, 7002).await });
+        // The first goes on holding it.
+        tokio::spawn(async move {
+            std::future::pending::<()>().await;
+            drop(one);
+        });
+        [first, second]
+    });
+    for (columns, rows) in [(80, 24), (160, 50)] {
+        let mut screen = start(&url, "default", columns, rows);
+        screen.shows("Queues");
+        screen.types("2");
+        let chain = format!("{second} the-second < {first} the-first");
+        screen.shows("the-third");
+        if columns > 80 {
+            screen.shows_words(&chain);
+        }
+        // All of it is among the details.
+        screen.types("/7002\r");
+        screen.types("\r");
+        screen.shows_words(&format!("Chain {chain}"));
+        screen.types("x");
+        screen.types("q");
+        let (status, _) = screen.ends();
+        assert!(status.success(), "{status}");
+    }
 }
 
 #[test]

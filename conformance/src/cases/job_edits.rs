@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use lockapi::admin::{Filter, JobEdit, JobState, Operator};
-use lockapi::queue::{Claim, Groups, Priority, Unique};
+use lockapi::admin::{Filter, JobEdit, JobFilter, JobState, MAX_PAYLOAD_CHARS, Operator};
+use lockapi::queue::{Claim, Groups, Job, Priority, Unique};
 use lockapi::worker::Worker;
 use lockapi::{ErrorKind, Queue};
 
@@ -22,6 +22,7 @@ register! { "operator":
     H11 unique_key_stays_with_an_edited_job;
     H11 time_to_live_begins_when_an_edited_job_is_due;
     H11 job_that_does_not_wait_is_left;
+    H11 job_that_was_changed_since_it_was_read_is_left;
     H11 job_of_a_group_that_is_put_off_leaves_its_place;
     H11 parked_job_is_edited;
     H11 ordered_group_waits_for_a_job_that_is_put_off;
@@ -234,6 +235,76 @@ async fn job_that_does_not_wait_is_left(cx: Context) {
     let audit = backend.inspector().audit(&Filter::new()).await.unwrap();
     assert!(audit.is_empty(), "{audit:?}");
     none(&queue).await;
+}
+
+async fn job_that_was_changed_since_it_was_read_is_left(cx: Context) {
+    let backend = cx.backend().await;
+    let (queue, operator) = (backend.queue("work").unwrap(), backend.operator());
+    let inspector = backend.inspector();
+    let read = async |id: i64, payload| inspector.job(id, payload).await.unwrap().unwrap();
+    let pushed = |payload: &str| Job::json("count", payload).unwrap().delay(HOUR);
+    let id = queue.push(pushed("1")).await.unwrap().id;
+    let mine = || JobEdit::new().payload("7");
+    let since_the_epoch = SystemTime::UNIX_EPOCH + HOUR * 24 * 366 * 100;
+    let others = [
+        JobEdit::new().payload("12"),
+        JobEdit::new().priority(Priority::Low),
+        JobEdit::new().max_attempts(7),
+        JobEdit::new().at(SystemTime::now() + HOUR * 3),
+        JobEdit::new().now(),
+    ];
+    for other in others {
+        let seen = read(id, true).await;
+        assert!(edit(&operator, id, other.clone()).await);
+        let since = read(id, true).await;
+        assert!(
+            !edit(&operator, id, mine().if_unchanged(&seen)).await,
+            "{other:?}"
+        );
+        assert_eq!(read(id, true).await, since, "{other:?}");
+        // As it is now.
+        let again = JobEdit::new().payload("1").if_unchanged(&since);
+        assert!(edit(&operator, id, again).await, "{other:?}");
+    }
+    // It failed once meanwhile, and all else is as it was.
+    let later = || JobEdit::new().at(since_the_epoch);
+    assert!(edit(&operator, id, later()).await);
+    let seen = read(id, true).await;
+    assert!(edit(&operator, id, JobEdit::new().now()).await);
+    let delivery = one(&queue).await;
+    delivery.nack("again", Duration::ZERO).await.unwrap();
+    assert!(edit(&operator, id, later()).await);
+    assert_eq!(read(id, true).await.job.run_at, seen.job.run_at);
+    assert!(!edit(&operator, id, mine().if_unchanged(&seen)).await);
+    // What was not read may be another.
+    let seen = read(id, false).await;
+    assert!(edit(&operator, id, JobEdit::new().payload("3")).await);
+    assert!(
+        edit(
+            &operator,
+            id,
+            JobEdit::new().max_attempts(9).if_unchanged(&seen)
+        )
+        .await
+    );
+    // Of a long payload the beginning was read.
+    let long = format!("\"{}\"", "ä".repeat(MAX_PAYLOAD_CHARS));
+    let id = queue.push(pushed(&long)).await.unwrap().id;
+    let seen = read(id, true).await;
+    assert!(
+        edit(
+            &operator,
+            id,
+            JobEdit::new().priority(Priority::High).if_unchanged(&seen)
+        )
+        .await
+    );
+    let seen = read(id, true).await;
+    assert!(edit(&operator, id, JobEdit::new().payload("\"b\"")).await);
+    assert!(!edit(&operator, id, mine().if_unchanged(&seen)).await);
+    let all = JobFilter::queue("work");
+    let refused = operator.edit_jobs(&all, mine().if_unchanged(&seen), "why");
+    assert_eq!(refused.await.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 async fn job_of_a_group_that_is_put_off_leaves_its_place(cx: Context) {

@@ -20,6 +20,7 @@ register! { "matches":
     H13 all_jobs_that_match_are_cancelled;
     H13 jobs_that_run_are_cancelled_unless_the_state_says_otherwise;
     H13 all_jobs_that_match_are_edited_once;
+    H13 jobs_that_are_moved_behind_others_are_edited_once;
     H13 jobs_that_are_locked_are_counted [Transactions];
     H13 matches_outside_of_their_limits_are_refused;
 }
@@ -268,6 +269,51 @@ async fn all_jobs_that_match_are_edited_once(cx: Context) {
     let matched = operator.edit_jobs(&filter, fewer, "why").await.unwrap();
     assert_eq!((matched.changed, matched.unchanged), (998, 2));
     drop(running);
+}
+
+/// They are found again in another place of the list.
+async fn jobs_that_are_moved_behind_others_are_edited_once(cx: Context) {
+    const MANY: usize = 1200;
+    let backend = cx.backend().await;
+    let (queue, inspector) = (backend.queue("work").unwrap(), backend.inspector());
+    let jobs = (0..MANY).map(|n| match n % 3 {
+        0 => job(n),
+        1 => job(n).priority(Priority::Low),
+        _ => job(n).delay(HOUR).group(format!("tenant-{n}")),
+    });
+    queue.push_all(jobs.collect()).await.unwrap();
+    let (operator, all) = (backend.operator(), of("work"));
+    let at = SystemTime::now() + HOUR * 24;
+    let acts = async || {
+        let audit = inspector.audit(&Filter::new().limit(10_000)).await;
+        audit.unwrap().len()
+    };
+    let mut recorded = 0;
+    for (edit, changed) in [
+        (JobEdit::new().priority(Priority::Low), 800),
+        (
+            JobEdit::new().priority(Priority::Low).payload("\"a\""),
+            MANY,
+        ),
+        (JobEdit::new().at(at), MANY),
+        (JobEdit::new().at(at).payload("\"b\"").max_attempts(3), MANY),
+        // As after a call that has failed in between.
+        (JobEdit::new().at(at).payload("\"b\"").max_attempts(3), 0),
+        (JobEdit::new().now(), MANY),
+        (JobEdit::new().now(), 0),
+    ] {
+        let matched = operator.edit_jobs(&all, edit.clone(), "why").await.unwrap();
+        let told = (matched.changed, matched.locked, matched.unchanged);
+        assert_eq!(told, (u64::try_from(changed).unwrap(), 0, 0), "{edit:?}");
+        recorded += changed;
+        assert_eq!(acts().await, recorded, "{edit:?}");
+    }
+    assert_eq!(
+        ids(&inspector, of("work").state(JobState::Ready))
+            .await
+            .len(),
+        800
+    );
 }
 
 async fn jobs_that_are_locked_are_counted(cx: Context) {

@@ -145,7 +145,21 @@ async fn operators_change_jobs_with_their_rights_alone(cx: Context) {
     let job = Job::new("send", &1).unwrap().ttl(MINUTE * 60);
     let id = queue.push(job.group("a")).await.unwrap().id.to_string();
     let namespace = format!("'{}'", cx.namespace());
-    let edit = ["0", "1", "7", "'2'", "ARRAY[1]", "'due now'"];
+    let edit = [
+        "0",
+        "1",
+        "7",
+        "'2'",
+        "ARRAY[1]",
+        "'due now'",
+        "-1",
+        "0",
+        "0",
+        "0",
+        "''",
+        "true",
+        "65536",
+    ];
     let ids = format!("ARRAY[{id}]");
     let begin = [&*namespace, "'work'", &*ids, "'a mistake'"];
     let statements = [

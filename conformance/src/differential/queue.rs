@@ -244,7 +244,7 @@ impl<C: Connection> Pair<'_, C> {
             Action::Count(most) => self.count(i64::from(*most)).await,
             Action::Running(of_queue) => self.running(*of_queue).await,
             Action::CancelOne(back, running) => self.cancel_one(*back, *running).await,
-            Action::Edit(back, edit) => self.edit_one(*back, *edit).await,
+            Action::Edit(back, edit, when) => self.edit_one(*back, *edit, *when).await,
             Action::List(..) | Action::Read(..) | Action::Queues => self.look_up(action).await,
             Action::Report(reports) => self.report(reports).await,
             Action::Results(wants) => self.results(wants).await,

@@ -143,6 +143,7 @@ fn acts_of_operators() -> Vec<(&'static str, Act)> {
                 name: name(),
                 ids: vec![77],
                 edit: JobEdit::new().now(),
+                again: false,
                 topic: 1,
                 reason: "again".to_owned(),
             }),

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use lockapi::admin::{JobEdit, MAX_REASON_BYTES};
 use lockapi::limit::Quota;
+use lockapi::memory::Database;
 use lockapi::queue::Pause;
 use lockapi::{Backend, Error, ErrorKind, Key};
 
 use super::Action;
+use crate::common::refused;
 use crate::output::spoken;
 
 /// The quota does not matter where nothing is decided.
@@ -51,28 +53,10 @@ impl Action {
         }
     }
 
-    /// Refuses names that are none, before anything is recorded.
-    fn check(&self, backend: &dyn Backend) -> Result<(), Error> {
-        match self {
-            Self::Pause(queue, _)
-            | Self::Resume(queue)
-            | Self::Drain(queue)
-            | Self::PauseName(queue, ..)
-            | Self::ResumeName(queue, _)
-            | Self::Purge(queue)
-            | Self::Discard(queue)
-            | Self::Redrive(queue)
-            | Self::Cancel(queue, _)
-            | Self::RunJob(queue, _)
-            | Self::Retry(queue, _) => backend.queue(&**queue).map(drop),
-            Self::Enable(of, _) | Self::Disable(of, _) | Self::Run(of, _) => {
-                backend.scheduler(&**of).map(drop)
-            }
-            Self::Release(text)
-            | Self::Terminate(text)
-            | Self::Reset(text)
-            | Self::Block(text, _) => key(text).map(drop),
-        }
+    /// Refuses names that are none and times that are too long, before anything is recorded.
+    async fn check(&self, reason: &Reason) -> Result<(), Error> {
+        let memory = Database::new().connect().await?;
+        refused(self.finish(&*memory, reason).await)
     }
 
     /// Does it, and answers what came of it. The audit log has the reason, and who gave it.
@@ -99,12 +83,13 @@ impl Action {
         reason: &str,
         by: &str,
     ) -> Result<Reason, Error> {
-        let reason = signed(reason, by)?;
-        self.check(backend)?;
+        let reason = Reason(signed(reason, by)?);
+        self.check(&reason).await?;
         if let Some((action, target)) = self.entry() {
-            backend.operator().record(&action, &target, &reason).await?;
+            let operator = backend.operator();
+            operator.record(&action, &target, &reason.0).await?;
         }
-        Ok(Reason(reason))
+        Ok(reason)
     }
 
     /// Does what was recorded.

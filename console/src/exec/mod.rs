@@ -197,6 +197,10 @@ enum Within {
 
 impl Exec {
     pub(crate) async fn run(self, global: &Global) -> Result<Exit> {
+        if global.json {
+            let message = "--json with exec, whose output is that of its command; allowed with all others but top";
+            return Err(Failure::usage(message));
+        }
         let settings = self.settings()?;
         let mut signals = Signals::new().map_err(|error| unwatched(&error))?;
         let place = global.place.clone();

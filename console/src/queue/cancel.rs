@@ -60,7 +60,7 @@ impl Cancel {
             if !operator.cancel_job(&self.queue, id, reason).await? {
                 return Err(no_job(&self.queue, id));
             }
-            return Ok(());
+            return global.output().done("cancel job", &id.to_string());
         }
         let filter = self.those.filter(&self.queue);
         let matched = operator.cancel_jobs(&filter, reason).await?;

@@ -7,6 +7,7 @@ use lockapi::Backend;
 use lockapi::admin::JobEdit;
 
 use super::push::{Level, read_input};
+use crate::arguments::Global;
 use crate::common::Why;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
@@ -73,7 +74,7 @@ impl TryFrom<Changes> for JobEdit {
 }
 
 impl Edit {
-    pub(super) async fn run(self, backend: &dyn Backend) -> Result<()> {
+    pub(super) async fn run(self, global: &Global, backend: &dyn Backend) -> Result<()> {
         let (queue, id) = (self.queue, self.id);
         let edit = self.changes.try_into()?;
         let operator = backend.operator();
@@ -86,6 +87,6 @@ impl Edit {
                 "It may run, have ended, or be in another queue or namespace; `lockapi queue job ID` tells.",
             ));
         }
-        Ok(())
+        global.output().done("edit job", &id.to_string())
     }
 }

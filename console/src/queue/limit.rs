@@ -9,7 +9,8 @@ use lockapi::limit::Quota;
 use lockapi::queue::{CurrentLimit, JobLimit};
 use serde::Serialize;
 
-use crate::common::Why;
+use crate::arguments::Global;
+use crate::common::{Why, recorded};
 use crate::failure::Result;
 use crate::output::seconds;
 
@@ -35,23 +36,23 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    pub(crate) async fn run(self, backend: &dyn Backend) -> Result<()> {
-        let queue = backend.queue(&self.queue)?;
+    pub(crate) async fn run(self, global: &Global, backend: &dyn Backend) -> Result<()> {
         let verb = if self.clear { "unlimit" } else { "limit" };
         let (kind, subject) = match &self.group {
             None => ("queue", self.queue.clone()),
             Some(group) => ("group", format!("{}/{group}", self.queue)),
         };
-        backend
-            .operator()
-            .record(&format!("{verb} {kind}"), &subject, &self.why.reason)
-            .await?;
-        match (&self.group, self.limit()) {
-            (Some(group), limit) => queue.set_group_limit(group, limit).await?,
-            (None, Some(limit)) => queue.set_limit(limit).await?,
-            (None, None) => queue.clear_limit().await?,
-        }
-        Ok(())
+        let action = format!("{verb} {kind}");
+        recorded(backend, (&action, &subject), &self.why, async |backend| {
+            let queue = backend.queue(&self.queue)?;
+            match (&self.group, self.limit()) {
+                (Some(group), limit) => queue.set_group_limit(group, limit).await,
+                (None, Some(limit)) => queue.set_limit(limit).await,
+                (None, None) => queue.clear_limit().await,
+            }
+        })
+        .await?;
+        global.output().done(&action, &subject)
     }
 
     /// None to clear it.

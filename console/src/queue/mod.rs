@@ -5,11 +5,11 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use lockapi::Backend;
 use lockapi::admin::Filter;
-use lockapi::queue::{self, Statistics};
+use lockapi::queue::Statistics;
 use serde::Serialize;
 
 use crate::arguments::Global;
-use crate::common::{Extent, Why, with_backend};
+use crate::common::{Extent, Why, recorded, with_backend};
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::output::spoken;
@@ -155,7 +155,7 @@ impl Queue {
             }
             Self::Push(push) => return push.run(global, backend).await,
             Self::Cancel(cancel) => cancel.run(global, backend).await?,
-            Self::Edit(edit) => edit.run(backend).await?,
+            Self::Edit(edit) => edit.run(global, backend).await?,
             Self::Dead {
                 queue,
                 after,
@@ -173,19 +173,25 @@ impl Queue {
                 output.entries(&dead)?;
             }
             Self::Redrive(those) => {
-                let queue = those.begin(backend, "redrive").await?;
-                let count = queue.redrive(those.ids.clone()).await?;
-                return those.done(global, count, "put back");
+                let target = those.target();
+                let count = recorded(backend, ("redrive", &target), &those.why, async |backend| {
+                    let queue = backend.queue(&those.queue)?;
+                    queue.redrive(those.ids.clone()).await
+                });
+                return those.done(global, count.await?, "put back");
             }
             Self::Discard(those) => {
-                let queue = those.begin(backend, "discard").await?;
-                let count = queue.discard(those.ids.clone()).await?;
-                return those.done(global, count, "deleted");
+                let target = those.target();
+                let count = recorded(backend, ("discard", &target), &those.why, async |backend| {
+                    let queue = backend.queue(&those.queue)?;
+                    queue.discard(those.ids.clone()).await
+                });
+                return those.done(global, count.await?, "deleted");
             }
-            Self::Pause(stop) => stop.run(backend).await?,
+            Self::Pause(stop) => stop.run(global, backend).await?,
             Self::Drain(drain) => return drain.run(global, backend).await,
-            Self::Resume(resume) => resume.run(backend).await?,
-            Self::Limit(limit) => limit.run(backend).await?,
+            Self::Resume(resume) => resume.run(global, backend).await?,
+            Self::Limit(limit) => limit.run(global, backend).await?,
             Self::Purge { queue, yes, why } => {
                 let handle = backend.queue(&queue)?;
                 look::look_first(backend, &queue).await;
@@ -249,13 +255,8 @@ impl Purged {
 }
 
 impl Those {
-    /// The queue, once it is recorded what is done to it.
-    async fn begin(
-        &self,
-        backend: &dyn Backend,
-        action: &str,
-    ) -> Result<std::sync::Arc<dyn queue::Queue>> {
-        let queue = backend.queue(&self.queue)?;
+    /// What the audit log has.
+    fn target(&self) -> String {
         let ids: Vec<String> = self.ids.iter().map(i64::to_string).collect();
         let which = if self.all {
             "all".to_owned()
@@ -264,12 +265,7 @@ impl Those {
         };
         let target = format!("{which} of {}", self.queue);
         // The log has room for so much of it.
-        let target: String = target.chars().take(500).collect();
-        backend
-            .operator()
-            .record(action, &target, &self.why.reason)
-            .await?;
-        Ok(queue)
+        target.chars().take(500).collect()
     }
 
     fn done(&self, global: &Global, count: u64, what: &str) -> Result<Exit> {

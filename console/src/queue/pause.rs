@@ -8,7 +8,7 @@ use lockapi::queue::{Drained, JobLimit, Pause};
 use serde::Serialize;
 
 use crate::arguments::Global;
-use crate::common::Why;
+use crate::common::{Why, recorded};
 use crate::exit::Exit;
 use crate::failure::Result;
 
@@ -65,29 +65,36 @@ fn pause(time: Option<Duration>) -> Pause {
 }
 
 impl Stop {
-    pub(crate) async fn run(self, backend: &dyn Backend) -> Result<()> {
+    pub(crate) async fn run(self, global: &Global, backend: &dyn Backend) -> Result<()> {
         let part = Part::new(self.group, self.name);
         let pause = pause(self.time);
-        set_paused(backend, (&self.queue, &part), Some(pause), &self.why).await
+        let (action, target) =
+            set_paused(backend, (&self.queue, &part), Some(pause), &self.why).await?;
+        global.output().done(&action, &target)
     }
 }
 
 impl Resume {
-    pub(crate) async fn run(self, backend: &dyn Backend) -> Result<()> {
+    pub(crate) async fn run(self, global: &Global, backend: &dyn Backend) -> Result<()> {
         let part = Part::new(self.group, self.name);
-        set_paused(backend, (&self.queue, &part), None, &self.why).await
+        let (action, target) = set_paused(backend, (&self.queue, &part), None, &self.why).await?;
+        global.output().done(&action, &target)
     }
 }
 
 impl Drain {
     pub(crate) async fn run(self, global: &Global, backend: &dyn Backend) -> Result<Exit> {
-        let queue = backend.queue(&self.queue)?;
         super::look::look_first(backend, &self.queue).await;
-        let operator = backend.operator();
-        operator
-            .record("drain queue", &self.queue, &self.why.reason)
-            .await?;
-        let drained = queue.drain(pause(self.time), self.timeout).await?;
+        let drained = recorded(
+            backend,
+            ("drain queue", &self.queue),
+            &self.why,
+            async |backend| {
+                let queue = backend.queue(&self.queue)?;
+                queue.drain(pause(self.time), self.timeout).await
+            },
+        )
+        .await?;
         let ended = Ended::from(drained);
         global.output().value(&ended, Ended::words)?;
         Ok(ended.exit())
@@ -108,14 +115,13 @@ impl Part {
     }
 }
 
-/// Pauses or resumes a queue, or a part of it.
+/// Pauses or resumes a queue, or a part of it; answers what was done, and to what.
 async fn set_paused(
     backend: &dyn Backend,
     (queue, part): (&str, &Part),
     pause: Option<Pause>,
     why: &Why,
-) -> Result<()> {
-    let handle = backend.queue(queue)?;
+) -> Result<(String, String)> {
     super::look::look_first(backend, queue).await;
     let verb = pause.map_or("resume", |_| "pause");
     let (kind, subject) = match part {
@@ -123,20 +129,20 @@ async fn set_paused(
         Part::Group(group) => ("group", format!("{queue}/{group}")),
         Part::Name(name) => ("name", format!("{queue}/{name}")),
     };
-    backend
-        .operator()
-        .record(&format!("{verb} {kind}"), &subject, &why.reason)
-        .await?;
-    match part {
-        Part::All => handle.set_paused(pause).await?,
-        Part::Group(group) => {
-            handle
-                .set_group_limit(group, pause.map(|_| JobLimit::default().running(0)))
-                .await?
+    let action = format!("{verb} {kind}");
+    recorded(backend, (&action, &subject), why, async |backend| {
+        let queue = backend.queue(queue)?;
+        match part {
+            Part::All => queue.set_paused(pause).await,
+            Part::Group(group) => {
+                let stopped = pause.map(|_| JobLimit::default().running(0));
+                queue.set_group_limit(group, stopped).await
+            }
+            Part::Name(name) => queue.set_name_paused(name, pause).await,
         }
-        Part::Name(name) => handle.set_name_paused(name, pause).await?,
-    }
-    Ok(())
+    })
+    .await?;
+    Ok((action, subject))
 }
 
 /// How a drain has ended.

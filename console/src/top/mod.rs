@@ -55,6 +55,10 @@ enum Answer {
 
 impl Top {
     pub(crate) async fn run(&self, global: &Global) -> Result<Exit> {
+        if global.json {
+            let message = "--json with top, which draws a screen; allowed with the commands that list, such as `lockapi lock list --json`";
+            return Err(Failure::usage(message));
+        }
         if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
             let message = "top takes a terminal; allowed elsewhere are the commands that list, such as `lockapi lock list --json`";
             return Err(Failure::usage(message));

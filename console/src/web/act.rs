@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Form};
 use lockapi::admin::MAX_REASON_BYTES;
 use lockapi::{Error, ErrorKind};
 use maud::{Markup, html};
@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use super::guard::{Visit, refuse};
 use super::markup::encoded;
+use super::sent::Sent;
 use super::sessions::is_form;
 use super::{Shared, errands, markup, preview};
 use crate::action::Action;
@@ -140,7 +141,7 @@ pub(super) fn reason_field(reason: &str, first: bool) -> Markup {
 pub(super) async fn act(
     State(shared): State<Arc<Shared>>,
     Extension(visit): Extension<Visit>,
-    Form(order): Form<Order>,
+    Sent(order): Sent<Order>,
 ) -> Response {
     if !visit.may_act() {
         return forbidden();

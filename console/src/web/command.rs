@@ -7,8 +7,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use serde::Serialize;
 use tokio::net::TcpListener;
 
+use super::guard::host_name;
+use super::serve::{BOUNDS, serve};
 use super::{WebOptions, service};
 use crate::arguments::Global;
 use crate::exit::Exit;
@@ -42,9 +45,16 @@ pub struct Web {
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
-    /// A name under which browsers ask for the page, besides localhost and addresses; may be repeated
-    #[arg(long, value_name = "NAME")]
+    /// A name under which browsers ask for the page, such as admin.example.com, besides localhost and addresses; may be
+    /// repeated
+    #[arg(long, value_name = "NAME", value_parser = host_name)]
     host: Vec<String>,
+}
+
+/// Where the page is.
+#[derive(Debug, Serialize)]
+struct Listening {
+    url: String,
 }
 
 impl Web {
@@ -94,14 +104,12 @@ impl Web {
             Failure::new(Exit::Failed, format!("the page cannot be served: {error}"))
         };
         let address = listener.local_addr().map_err(failed)?;
-        crate::output::write_text(&format!("http://{address}/\n"))?;
+        let url = format!("http://{address}/");
+        global
+            .output()
+            .value(&Listening { url }, |told| told.url.clone())?;
         let router = service(backend.clone(), options);
-        let served = router.into_make_service_with_connect_info::<SocketAddr>();
-        let stop = stopped();
-        tokio::select! {
-            served = axum::serve(listener, served) => served.map_err(failed)?,
-            () = stop => {}
-        }
+        serve(listener, router, BOUNDS, stopped()).await;
         backend.close().await?;
         Ok(Exit::Success)
     }

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use axum::Extension;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Form};
 use lockapi::admin::{JobDetails, JobEdit, JobState};
 use lockapi::queue::Priority;
 use lockapi::{Error, ErrorKind};
@@ -16,7 +17,9 @@ use sha2::{Digest, Sha256};
 
 use super::act::{forbidden, forged, reason_field};
 use super::guard::{Visit, refuse};
+use super::jobs::plain_lines;
 use super::markup::encoded;
+use super::sent::Sent;
 use super::sessions::{hex, is_form};
 use super::{Shared, markup};
 use crate::action::signed;
@@ -51,7 +54,7 @@ pub(super) struct Written {
     #[serde(default)]
     attempts: String,
     payload: Option<String>,
-    /// What the payload was that the form was made with, as a hash.
+    /// What the job was that the form was made with, as a hash.
     #[serde(default)]
     seen: String,
     #[serde(default)]
@@ -61,6 +64,8 @@ pub(super) struct Written {
 /// Why a form is not taken: what the visitor may not do, or what is wrong with it.
 enum Refusal {
     Masked,
+    /// The job is not what the form showed.
+    Changed,
     Wrong(String),
     Failed(Error),
 }
@@ -79,8 +84,17 @@ fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, "edit", message)
 }
 
-fn hash(payload: &str) -> String {
-    hex(&Sha256::digest(payload))
+/// What a form shows of a job, as a hash.
+fn hash(job: &JobDetails) -> String {
+    let listed = &job.job;
+    let due = listed.run_at.duration_since(SystemTime::UNIX_EPOCH);
+    let shown = (
+        due.unwrap_or_default(),
+        listed.priority,
+        (listed.attempt, listed.max_attempts),
+        &job.payload,
+    );
+    hex(&Sha256::digest(format!("{shown:?}")))
 }
 
 /// Browsers send each end of a line as two characters.
@@ -154,6 +168,7 @@ fn form(visit: &Visit, job: &JobDetails, written: &Written, wrong: Option<&str>)
             input type="hidden" name="form" value=(visit.form_token);
             input type="hidden" name="name" value=(job.queue);
             input type="hidden" name="id" value=(listed.id);
+            input type="hidden" name="seen" value=(if written.seen.is_empty() { hash(job) } else { written.seen.clone() });
             fieldset {
                 legend { "When it is due" }
                 @for (value, words) in [("keep", format!("at {}, as it is", time(listed.run_at))), ("now", "now".to_owned()), ("at", "at this time, in UTC:".to_owned())] {
@@ -171,7 +186,6 @@ fn form(visit: &Visit, job: &JobDetails, written: &Written, wrong: Option<&str>)
             input #attempts type="number" name="attempts" min="1" max="1000000" value=(attempts) placeholder=(listed.max_attempts);
             @match payload(job) {
                 Some(now) => {
-                    input type="hidden" name="seen" value=(if written.seen.is_empty() { hash(now) } else { written.seen.clone() });
                     label for="payload" { "Payload, as JSON" }
                     // The first end of a line in it is not part of the text.
                     textarea #payload name="payload" rows="10" spellcheck="false" { "\n" (written.payload.as_deref().unwrap_or(now)) }
@@ -233,12 +247,7 @@ fn edit(written: &Written, job: &JobDetails) -> Result<JobEdit, Refusal> {
         // Whoever cannot see a payload cannot know what he replaces.
         let now = payload(job).ok_or(Refusal::Masked)?;
         let wanted = lines(wanted);
-        // What the form had is no change, whatever the payload is by now.
-        if hash(&wanted) != written.seen && wanted != lines(now) {
-            if hash(now) != written.seen {
-                let message = "the payload was changed by somebody else meanwhile; look at it again, and write yours anew";
-                return Err(invalid(message).into());
-            }
+        if wanted != lines(now) {
             edit = edit.payload(wanted);
         }
     }
@@ -251,22 +260,47 @@ async fn change(
     written: &Written,
     job: &JobDetails,
 ) -> Result<String, Refusal> {
-    let edit = edit(written, job)?;
+    if hash(job) != written.seen {
+        return Err(Refusal::Changed);
+    }
+    let edit = edit(written, job)?.if_unchanged(job);
     let reason = signed(&written.reason, visit.name())?;
     let id = job.job.id;
     let operator = shared.watch.backend().operator();
-    Ok(if operator.edit_job(&job.queue, id, edit, &reason).await? {
-        format!("job {id} is changed")
-    } else {
-        format!("job {id} does not wait any more, and is as it was")
-    })
+    if operator.edit_job(&job.queue, id, edit, &reason).await? {
+        return Ok(format!("job {id} is changed"));
+    }
+    let now = shared.watch.inspector().job(id, false).await?;
+    if now.is_some_and(|now| waits(&now)) {
+        return Err(Refusal::Changed);
+    }
+    Ok(format!("job {id} does not wait any more, and is as it was"))
+}
+
+/// What the job is now, and what was written into the form that showed something else.
+fn changed(visit: &Visit, now: &JobDetails, written: Written) -> Markup {
+    let why = "The job was changed by somebody else meanwhile, so nothing was done. The form shows it as it is now.";
+    let mine = written.payload.as_deref().map(lines);
+    let mine = mine.filter(|mine| payload(now).is_some_and(|now| lines(now) != *mine));
+    let anew = Written {
+        seen: String::new(),
+        payload: None,
+        ..written
+    };
+    html! {
+        (form(visit, now, &anew, Some(why)))
+        @if let Some(mine) = mine {
+            h2 { "The payload that you wrote" }
+            pre { (plain_lines(&mine)) }
+        }
+    }
 }
 
 /// Changes it.
 pub(super) async fn act(
     State(shared): State<Arc<Shared>>,
     Extension(visit): Extension<Visit>,
-    Form(written): Form<Written>,
+    Sent(written): Sent<Written>,
 ) -> Response {
     if !visit.may_act() {
         return forbidden();
@@ -278,7 +312,6 @@ pub(super) async fn act(
         Ok(turn) => turn,
         Err(error) => return markup::failed(&visit, "queues", &error),
     };
-    let _alone = shared.edits.lock().await;
     let job = match read(&shared, &written.name, &written.id).await {
         Ok(job) => job,
         Err(error) => return markup::failed(&visit, "queues", &error),
@@ -298,6 +331,14 @@ pub(super) async fn act(
             let message = "The payload is not shown on this page, so it cannot be changed here; nothing was done.";
             refuse(StatusCode::FORBIDDEN, message.to_owned())
         }
+        Err(Refusal::Changed) => match read(&shared, &written.name, &written.id).await {
+            Ok(now) => {
+                let main = self::changed(&visit, &now, written);
+                let page = markup::page(&visit, "Edit", "queues", None, &main);
+                (StatusCode::CONFLICT, page).into_response()
+            }
+            Err(error) => markup::failed(&visit, "queues", &error),
+        },
         Err(Refusal::Wrong(why)) => {
             let main = form(&visit, &job, &written, Some(&why));
             let page = markup::page(&visit, "Edit", "queues", None, &main);

@@ -233,6 +233,29 @@ fn is_allowed(host: &str, allowed: &[String]) -> bool {
         || allowed.iter().any(|allowed| allowed == name)
 }
 
+/// A name that browsers may ask for, as it is compared with what they ask for.
+///
+/// # Errors
+/// For what is never in a `Host`, or only with something that is not compared.
+pub(super) fn host_name(text: &str) -> Result<String, String> {
+    let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+    if name.parse::<IpAddr>().is_ok() {
+        return Ok(name);
+    }
+    let is_label = |label: &str| {
+        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        (1..=63).contains(&label.len()) && label.bytes().all(is_letter)
+    };
+    if name.len() <= 253 && name.split('.').all(is_label) {
+        return Ok(name);
+    }
+    Err(
+        "allowed is the name of a host as browsers send it, without scheme, port and path, such as admin.example.com; a \
+         name with other letters in its form that begins with xn--"
+            .to_owned(),
+    )
+}
+
 /// Whether the request was made on this machine.
 fn is_local(
     headers: &HeaderMap,
@@ -337,6 +360,38 @@ mod tests {
             "[::1].evil.example",
         ] {
             assert!(!is_allowed(host, &allowed), "{host}");
+        }
+    }
+
+    #[test]
+    fn names_of_hosts_are_such_as_can_be_asked_for() {
+        for (text, name) in [
+            ("admin.example.com", "admin.example.com"),
+            ("Admin.Example.com.", "admin.example.com"),
+            ("my_host-7", "my_host-7"),
+            ("xn--bcher-kva.example", "xn--bcher-kva.example"),
+            ("10.0.0.7", "10.0.0.7"),
+        ] {
+            assert_eq!(host_name(text).unwrap(), name);
+            assert!(is_allowed(name, &[name.to_owned()]), "{name}");
+        }
+        assert_eq!(host_name("fe80::1").unwrap(), "fe80::1");
+        let long = "x".repeat(64);
+        for text in [
+            "",
+            ".",
+            "a..b",
+            "https://admin.example.com",
+            "admin.example.com/",
+            "admin.example.com:443",
+            "admin example.com",
+            " admin.example.com",
+            "*.example.com",
+            "ada@admin.example.com",
+            "bücher.example",
+            &long,
+        ] {
+            assert!(host_name(text).unwrap_err().contains("allowed"), "{text}");
         }
     }
 

@@ -312,7 +312,7 @@ fn life(visit: &Visit, job: &JobDetails) -> Markup {
 }
 
 /// As [`plain`], with the ends of lines.
-fn plain_lines(text: &str) -> String {
+pub(super) fn plain_lines(text: &str) -> String {
     let lines: Vec<String> = text.lines().map(plain).collect();
     lines.join("\n")
 }

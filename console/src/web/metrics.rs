@@ -6,12 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 
+use tokio::time::timeout;
+
 use super::Shared;
 use crate::watch::{MAX_ENTRIES, Part, Snapshot};
+
+/// Prometheus waits for 10 s, unless it is told otherwise.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// A text in which the samples of each metric are together, as the format wants it.
 struct Text<'a> {
@@ -55,25 +59,30 @@ fn seconds(time: Duration) -> f64 {
 pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let namespace = shared.watch.backend().namespace().to_owned();
     let kind = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    match shared.watch.look_closely().await {
-        Ok(seen) => (kind, text(&seen, &namespace)).into_response(),
-        Err(error) => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            kind,
-            format!("# {error}\n"),
-        )
-            .into_response(),
-    }
+    let seen = timeout(PATIENCE, shared.watch.look_closely()).await;
+    let seen = seen.ok().and_then(Result::ok);
+    (kind, text(seen.as_deref(), &namespace)).into_response()
 }
 
 fn count<T>(part: &Part<T>) -> Option<usize> {
     part.as_ref().ok().map(Vec::len)
 }
 
-fn text(seen: &Snapshot, namespace: &str) -> String {
+/// The answer is there also while the database is away, as those of other exporters are: Prometheus keeps nothing of an
+/// answer that tells of an error.
+fn text(seen: Option<&Snapshot>, namespace: &str) -> String {
     let mut out = Text {
         text: String::new(),
         namespace,
+    };
+    let up = seen.is_some_and(is_up);
+    out.one(
+        "lockapi_up",
+        "Whether the database could be read.",
+        Some(u8::from(up)),
+    );
+    let Some(seen) = seen else {
+        return out.text;
     };
     parts(&mut out, seen);
     locks(&mut out, seen);
@@ -82,8 +91,9 @@ fn text(seen: &Snapshot, namespace: &str) -> String {
     out.text
 }
 
-fn parts(out: &mut Text<'_>, seen: &Snapshot) {
-    let failed = [
+/// What of the state could not be read.
+fn unread(seen: &Snapshot) -> [(&'static str, bool); 8] {
+    [
         ("locks", seen.locks.is_err()),
         ("waiters", seen.waiters.is_err()),
         ("leases", seen.leases.is_err()),
@@ -92,8 +102,17 @@ fn parts(out: &mut Text<'_>, seen: &Snapshot) {
         ("tasks", seen.tasks.is_err()),
         ("limits", seen.limits.is_err()),
         ("workers", seen.workers.is_err()),
-    ];
-    let samples = failed.map(|(part, failed)| (vec![("part", part.to_owned())], u8::from(failed)));
+    ]
+}
+
+/// Whether anything could be read: a role may lack the rights to a part.
+fn is_up(seen: &Snapshot) -> bool {
+    unread(seen).iter().any(|(_, failed)| !failed)
+}
+
+fn parts(out: &mut Text<'_>, seen: &Snapshot) {
+    let samples =
+        unread(seen).map(|(part, failed)| (vec![("part", part.to_owned())], u8::from(failed)));
     out.metric(
         "lockapi_unread",
         "Whether a part of the state could not be read.",

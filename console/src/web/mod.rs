@@ -42,6 +42,8 @@ mod markup;
 mod metrics;
 mod preview;
 mod screens;
+mod sent;
+mod serve;
 mod sessions;
 mod tables;
 mod timeline;
@@ -184,7 +186,7 @@ impl WebOptions {
         self
     }
 
-    /// A name under which the page is asked for, besides `localhost` and addresses.
+    /// A name under which the page is asked for, besides `localhost` and addresses: without scheme, port and path.
     #[must_use]
     pub fn host(mut self, name: impl Into<String>) -> Self {
         self.hosts.push(name.into().to_ascii_lowercase());
@@ -216,8 +218,6 @@ struct Shared {
     sessions: Sessions,
     queries: Semaphore,
     errands: Errands,
-    /// Edits of this page compare and change one after the other.
-    edits: tokio::sync::Mutex<()>,
     live: Arc<Semaphore>,
 }
 
@@ -244,7 +244,6 @@ pub fn service(backend: Arc<dyn Backend>, options: WebOptions) -> Router {
         sessions: Sessions::new(),
         queries: Semaphore::new(MAX_QUERIES),
         errands: Errands::default(),
-        edits: tokio::sync::Mutex::default(),
         live: Arc::new(Semaphore::new(MAX_LIVE)),
     });
     let inside = Router::new()

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Extension;
-use axum::Form;
 use axum::extract::State;
 use axum::http::header::SET_COOKIE;
 use axum::http::{HeaderMap, StatusCode};
@@ -16,6 +15,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::guard::{SESSION, Visit, cookie, refuse};
+use super::sent::Sent;
 use super::{Gate, Shared, markup};
 
 /// How long nobody has to sign in again.
@@ -133,7 +133,7 @@ fn login_page(visit: &Visit, status: StatusCode, wrong: Option<&str>) -> Respons
 pub(super) async fn login(
     State(shared): State<Arc<Shared>>,
     Extension(visit): Extension<Visit>,
-    Form(login): Form<Login>,
+    Sent(login): Sent<Login>,
 ) -> Response {
     let Gate::Token(hash) = &shared.options.gate else {
         return refuse(
@@ -166,7 +166,7 @@ pub(super) async fn logout(
     State(shared): State<Arc<Shared>>,
     Extension(visit): Extension<Visit>,
     headers: HeaderMap,
-    Form(logout): Form<Logout>,
+    Sent(logout): Sent<Logout>,
 ) -> Response {
     if !is_form(&visit, &logout.form) {
         return refuse(

@@ -136,6 +136,41 @@ impl Driver {
         );
     }
 
+    /// Presses keys, one after the other, wherever the focus is.
+    pub(crate) fn press(&self, keys: &str) {
+        let strokes = keys.chars().flat_map(|key| {
+            ["keyDown", "keyUp"].map(|kind| json!({ "type": kind, "value": key.to_string() }))
+        });
+        let strokes: Vec<Value> = strokes.collect();
+        let keyboard = json!({ "type": "key", "id": "keyboard", "actions": strokes });
+        self.command("actions", &json!({ "actions": [keyboard] }));
+    }
+
+    /// What a screen reader could not name: what can be used has a name, and so has what is a region or a picture.
+    pub(crate) fn nameless(&self) -> Vec<String> {
+        const NAMED: [&str; 10] = [
+            "link",
+            "button",
+            "textbox",
+            "searchbox",
+            "combobox",
+            "spinbutton",
+            "radio",
+            "table",
+            "region",
+            "image",
+        ];
+        let tree = self.devtools("Accessibility.getFullAXTree", &json!({}));
+        let nodes = tree["nodes"].as_array().expect("a tree");
+        assert!(nodes.len() > 10, "{tree}");
+        let nameless = nodes.iter().filter(|node| {
+            let role = node["role"]["value"].as_str().unwrap_or_default();
+            let name = node["name"]["value"].as_str().unwrap_or_default();
+            node["ignored"] != true && NAMED.contains(&role) && name.trim().is_empty()
+        });
+        nameless.map(Value::to_string).collect()
+    }
+
     pub(crate) fn script(&self, script: &str) -> Value {
         self.command("execute/sync", &json!({ "script": script, "args": [] }))
     }
@@ -153,11 +188,11 @@ impl Driver {
         }
     }
 
-    fn devtools(&self, command: &str, params: &Value) {
+    fn devtools(&self, command: &str, params: &Value) -> Value {
         self.command(
             "goog/cdp/execute",
             &json!({ "cmd": command, "params": params }),
-        );
+        )
     }
 
     /// As on a screen of this width, in the dark or not.

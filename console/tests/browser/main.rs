@@ -260,6 +260,7 @@ async fn a_person_looks_at_each_screen_and_acts() {
             ("pause queue", "the server is down (on this machine)"),
             ("redrive job", "the address was mended (on this machine)"),
             ("release lease", "its node is gone (on this machine)"),
+            ("disable task", "not at night (on this machine)"),
             ("edit job", "a wrong address (on this machine)"),
             ("drain queue", "release 1.7 (on this machine)"),
         ]
@@ -309,6 +310,13 @@ fn look(driver: &Driver, url: &str, folder: &Path, (dead, waiting): (i64, i64)) 
             assert_eq!(wide, 0, "{name} is wider than a {look}");
             driver.picture(&folder.join(format!("{name}-{look}.png")));
         }
+        let nameless = driver.nameless();
+        assert!(
+            nameless.is_empty(),
+            "without a name on {name}: {nameless:#?}"
+        );
+        let heads = driver.script("return document.querySelectorAll('h1').length");
+        assert_eq!(heads, 1, "{name}");
     }
     driver.look(1280, 800, false);
 }
@@ -333,11 +341,37 @@ fn act(driver: &Driver, url: &str, dead: i64) {
     driver.fill("#reason", "its node is gone");
     driver.click("form.act button");
     driver.shows("nightly-backup is taken from node-3");
-    // By the keyboard alone: the first stop leads past the menu.
-    driver.open(&format!("{url}/queues"));
-    driver.script("document.querySelector('.skip').focus()");
-    let focused = driver.script("return document.activeElement.className");
-    assert_eq!(focused, "skip");
+    keyboard(driver, url);
+}
+
+/// By the keyboard alone: the first stop leads past the menu, and the others through all that can be done.
+fn keyboard(driver: &Driver, url: &str) {
+    const TAB: &str = "\u{e004}";
+    const ENTER: &str = "\u{e007}";
+    let focused = |what: &str| {
+        let told = driver.script(&format!("return document.activeElement.{what}"));
+        told.as_str().unwrap_or_default().to_owned()
+    };
+    driver.open(&format!("{url}/schedules"));
+    driver.shows("vacuum");
+    driver.press(TAB);
+    assert_eq!(focused("className"), "skip");
+    let outline = driver.script("return getComputedStyle(document.activeElement).outlineStyle");
+    assert_ne!(outline, "none", "the focus is seen");
+    driver.press(ENTER);
+    let mut stops = 0;
+    while !focused("ariaLabel").starts_with("Disable upkeep") {
+        driver.press(TAB);
+        let inside = driver.script("return document.activeElement.closest('main') !== null");
+        assert_eq!(inside, true, "past the menu, and not beyond the end");
+        stops += 1;
+        assert!(stops < 60, "it is not reached");
+    }
+    driver.press(ENTER);
+    driver.shows("Reason");
+    driver.press("not at night");
+    driver.press(ENTER);
+    driver.shows("vacuum is disabled");
 }
 
 /// Changes a job, by the keyboard where there is a choice.

@@ -109,6 +109,17 @@ impl Database {
             .map_err(|error| error.to_string())
     }
 
+    /// Whether anybody can connect to it; where not, those who are connected lose their sessions.
+    pub(crate) fn is_there(&self, is_there: bool) {
+        let name = &self.name;
+        let allow = format!("ALTER DATABASE {name} ALLOW_CONNECTIONS {is_there}");
+        let end = format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND NOT {is_there}"
+        );
+        let done = self.cluster.psql(&format!("{allow};\n{end}"));
+        done.expect("the SQL runs");
+    }
+
     /// The program on this database.
     pub(crate) fn command(&self) -> Command {
         let mut command = program();
@@ -286,6 +297,20 @@ impl Screen {
         }
     }
 
+    /// Waits until these words are shown one after the other, wherever the cursor went in between.
+    #[track_caller]
+    pub(crate) fn shows_words(&mut self, words: &str) {
+        let until = Instant::now() + PATIENCE;
+        while !plain(&self.text()).contains(words) {
+            let is_open = self.read(until);
+            assert!(
+                is_open,
+                "it ended before {words:?}: {:?}",
+                plain(&self.text())
+            );
+        }
+    }
+
     /// Waits until it ends; answers what it has shown since something was typed.
     #[track_caller]
     pub(crate) fn ends(mut self) -> (ExitStatus, String) {
@@ -318,4 +343,16 @@ impl Drop for Screen {
         let _gone = self.child.kill();
         let _status = self.child.wait();
     }
+}
+
+/// Without the sequences that move the cursor and change the colours, and one blank for many.
+fn plain(text: &str) -> String {
+    let mut parts = text.split('\u{1b}');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|letter: char| letter.is_ascii_alphabetic());
+        plain.push(' ');
+        plain.push_str(end.map_or("", |end| &part[end + 1..]));
+    }
+    plain.split_whitespace().collect::<Vec<_>>().join(" ")
 }

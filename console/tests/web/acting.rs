@@ -257,3 +257,17 @@ async fn nonsense_is_answered_and_not_done() {
             .is_empty()
     );
 }
+
+/// The log has what was done, and not what was refused.
+#[tokio::test]
+async fn a_time_that_is_refused_is_not_recorded() {
+    let backend = backend().await;
+    let mut browser = Browser::of(&backend, WebOptions::new().actions(true));
+    for (action, time) in [("block", "400days"), ("pause", "40000days")] {
+        let refused = browser.act_for(action, "a", time, "a test").await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{action}");
+        assert!(refused.body.contains("allowed"), "{}", refused.body);
+    }
+    let audit = backend.inspector().audit(&Filter::new()).await.unwrap();
+    assert!(audit.is_empty(), "{audit:?}");
+}

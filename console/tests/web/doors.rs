@@ -3,9 +3,10 @@
 use axum::Router;
 use axum::http::StatusCode;
 use axum::http::header::{HOST, LOCATION};
+use lockapi::queue::Job;
 use lockapi_console::web::{Visitor, WebOptions, service};
 
-use crate::visitor::{Browser, backend};
+use crate::visitor::{Browser, backend, event};
 
 const TOKEN: &str = "a token that nobody guesses";
 
@@ -146,6 +147,23 @@ async fn a_token_signs_in_and_out() {
     let error = WebOptions::new().token("short").unwrap_err();
     assert!(error.to_string().contains("allowed are 16"), "{error}");
     assert!(!format!("{:?}", WebOptions::new().token(TOKEN)).contains("nobody"));
+}
+
+#[tokio::test]
+async fn changes_are_told_until_the_visitor_signs_out() {
+    let backend = backend().await;
+    let mut browser = Browser::of(&backend, WebOptions::new().token(TOKEN).unwrap());
+    let form = browser.get("/login").await.field("form");
+    let fields = [("form", &*form), ("token", TOKEN)];
+    browser.post("/login", &fields).await;
+    let mut changes = browser.changes("/live?screen=queues").await;
+    let told = event(&mut changes).await.unwrap();
+    assert!(told.contains("<h1>Queues</h1>"), "{told}");
+    browser.post("/logout", &[("form", &*form)]).await;
+    // Of what happens now nothing is told.
+    let queue = backend.queue("mails").unwrap();
+    queue.push(Job::new("send", &1).unwrap()).await.unwrap();
+    assert_eq!(event(&mut changes).await, None);
 }
 
 #[tokio::test]

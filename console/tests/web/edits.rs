@@ -1,6 +1,7 @@
 //! Changing a job that waits.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::http::StatusCode;
 use lockapi::Backend;
@@ -211,42 +212,72 @@ async fn a_payload_that_is_masked_cannot_be_changed() {
 }
 
 #[tokio::test]
-async fn a_payload_that_was_changed_meanwhile_is_not_overwritten() {
+async fn a_job_that_was_changed_meanwhile_is_shown_as_it_is_now() {
+    for other in [
+        JobEdit::new().payload("\"to eve\""),
+        JobEdit::new().priority(Priority::Low),
+        JobEdit::new().max_attempts(3),
+        JobEdit::new().at(SystemTime::now() + 60 * MINUTE),
+    ] {
+        let waiting = Waiting::new().await;
+        let mut browser = waiting.browser(true);
+        let asked = browser.get(&waiting.address()).await;
+        let (form, id) = (asked.field("form"), waiting.id.to_string());
+        let operator = waiting.backend.operator();
+        let edited = operator.edit_job("mails", waiting.id, other.clone(), "by another");
+        assert!(edited.await.unwrap());
+        let since = waiting.now().await;
+        let mut send = async |seen: &str, payload: &str| {
+            let fields = [
+                ("form", &*form),
+                ("name", "mails"),
+                ("id", &*id),
+                ("seen", seen),
+                ("priority", "high"),
+                ("payload", payload),
+                ("reason", "why"),
+            ];
+            browser.post("/edit", &fields).await
+        };
+        for payload in ["\"to bob\"", "\"to ada\""] {
+            let late = send(&asked.field("seen"), payload).await;
+            assert_eq!(late.status, StatusCode::CONFLICT, "{other:?}");
+            assert!(late.body.contains("somebody else"), "{}", late.body);
+            assert_eq!(waiting.now().await, since, "{other:?}");
+            let is = since.payload.as_ref().unwrap().replace('"', "&quot;");
+            let area = format!("{is}</textarea>");
+            assert!(late.body.contains(&area), "{area}: {}", late.body);
+            // What was written is not lost, and has the choices.
+            assert!(late.body.contains("value=\"why\""), "{}", late.body);
+        }
+        assert_eq!(waiting.acts().await.len(), 1, "{other:?}");
+        let late = send(&asked.field("seen"), "\"to bob\"").await;
+        assert!(
+            late.body.contains("The payload that you wrote"),
+            "{}",
+            late.body
+        );
+        let done = send(&late.field("seen"), "\"to bob\"").await;
+        assert_eq!(done.status, StatusCode::OK, "{}", done.body);
+        assert_eq!(waiting.now().await.payload.as_deref(), Some("\"to bob\""));
+    }
+}
+
+/// By several pages that look at the same time: what one has changed no other replaces.
+#[tokio::test]
+async fn of_edits_at_once_one_applies() {
     let waiting = Waiting::new().await;
-    let mut browser = waiting.browser(true);
-    let asked = browser.get(&waiting.address()).await;
-    let (form, seen, id) = (
-        asked.field("form"),
-        asked.field("seen"),
-        waiting.id.to_string(),
-    );
-    let operator = waiting.backend.operator();
-    let other = JobEdit::new().payload("\"to eve\"");
-    operator
-        .edit_job("mails", waiting.id, other, "by another")
-        .await
-        .unwrap();
-    let mut send = async |payload| {
-        let fields = [
-            ("form", &*form),
-            ("name", "mails"),
-            ("id", &*id),
-            ("seen", &*seen),
-            ("priority", "high"),
-            ("payload", payload),
-            ("reason", "why"),
-        ];
-        browser.post("/edit", &fields).await
-    };
-    let mine = send("\"to bob\"").await;
-    assert_eq!(mine.status, StatusCode::BAD_REQUEST);
-    assert!(mine.body.contains("somebody else"), "{}", mine.body);
-    assert_eq!(waiting.now().await.job.priority, Priority::Normal);
-    let as_it_was = send("\"to ada\"").await;
-    assert_eq!(as_it_was.status, StatusCode::OK, "{}", as_it_was.body);
-    let now = waiting.now().await;
-    assert_eq!(now.job.priority, Priority::High);
-    assert_eq!(now.payload.as_deref(), Some("\"to eve\""));
+    let mut browsers: Vec<Browser> = (0..8).map(|_| waiting.browser(true)).collect();
+    let edits = browsers.iter_mut().enumerate().map(async |(n, browser)| {
+        let payload = n.to_string();
+        let fields = [("due", "keep"), ("payload", &*payload), ("reason", "why")];
+        waiting.edit(browser, &fields).await.status
+    });
+    let statuses = futures_util::future::join_all(edits).await;
+    let are = |status| statuses.iter().filter(|it| **it == status).count();
+    let told = (are(StatusCode::OK), are(StatusCode::CONFLICT));
+    assert_eq!(told, (1, 7), "{statuses:?}");
+    assert_eq!(waiting.acts().await.len(), 1);
 }
 
 #[tokio::test]

@@ -2,9 +2,12 @@
 #![cfg(feature = "web")]
 
 mod acting;
+#[path = "../common/mod.rs"]
+mod common;
 mod doors;
 mod edits;
 mod metrics;
+mod outages;
 mod queues;
 mod screens;
 mod visitor;

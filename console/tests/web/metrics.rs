@@ -1,6 +1,7 @@
 //! What Prometheus reads, and what the dashboard and the alerts ask it for.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use axum::http::StatusCode;
 use lockapi::queue::Job;
@@ -17,6 +18,33 @@ fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     let of = words.filter(|word| word.starts_with("lockapi_"));
     of.map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_is_a_metric() {
+    let backend = backend().await;
+    let mut browser = Browser::of(&backend, WebOptions::new());
+    let up = "lockapi_up{namespace=\"default\"}";
+    let is = |body: &str, value: &str| {
+        let sample = format!("{up} {value}");
+        assert!(body.lines().any(|line| line == sample), "{sample}: {body}");
+    };
+    is(&browser.get("/metrics").await.body, "1");
+    backend.close().await.unwrap();
+    // What was read a moment ago is told for a second.
+    let begun = Instant::now();
+    let away = loop {
+        let answer = browser.get("/metrics").await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+        if !answer.body.contains(&format!("{up} 1")) {
+            break answer;
+        }
+        assert!(begun.elapsed() < MINUTE, "{}", answer.body);
+        tokio::task::yield_now().await;
+    };
+    is(&away.body, "0");
+    assert!(!away.body.contains("lockapi_queue_jobs{"), "{}", away.body);
+    assert!(ALERTS.contains("expr: lockapi_up == 0"));
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::header::{CONTENT_TYPE, COOKIE, HOST, SET_COOKIE};
+use axum::http::response::Parts;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use lockapi::Backend;
@@ -68,7 +69,26 @@ impl Browser {
         Self::on(service(Arc::clone(backend), options))
     }
 
-    pub(crate) async fn send(&mut self, mut request: Request<Body>) -> Answer {
+    pub(crate) async fn send(&mut self, request: Request<Body>) -> Answer {
+        let (parts, body) = self.open(request).await;
+        let body = body.collect().await.unwrap().to_bytes();
+        Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body: String::from_utf8(body.to_vec()).unwrap(),
+        }
+    }
+
+    /// A stream of changes, as it was opened.
+    pub(crate) async fn changes(&mut self, address: &str) -> Body {
+        let request = Request::get(address).body(Body::empty()).unwrap();
+        let (parts, body) = self.open(request).await;
+        assert_eq!(parts.status, StatusCode::OK);
+        assert_eq!(parts.headers[CONTENT_TYPE], "text/event-stream");
+        body
+    }
+
+    async fn open(&mut self, mut request: Request<Body>) -> (Parts, Body) {
         if !request.headers().contains_key(HOST) {
             request
                 .headers_mut()
@@ -101,12 +121,7 @@ impl Browser {
                 self.cookies.push((name.to_owned(), value.to_owned()));
             }
         }
-        let body = body.collect().await.unwrap().to_bytes();
-        Answer {
-            status: parts.status,
-            headers: parts.headers,
-            body: String::from_utf8(body.to_vec()).unwrap(),
-        }
+        (parts, body)
     }
 
     pub(crate) async fn get(&mut self, address: &str) -> Answer {
@@ -184,4 +199,19 @@ impl Browser {
     pub(crate) async fn form_of_nothing(&mut self) -> String {
         self.get("/login").await.field("form")
     }
+}
+
+/// The next event of a stream of changes; `None` where it has ended.
+pub(crate) async fn event(changes: &mut Body) -> Option<String> {
+    let next = async {
+        loop {
+            let data = changes.frame().await?.unwrap().into_data().unwrap();
+            let text = String::from_utf8(data.to_vec()).unwrap();
+            // Those that keep the connection are none.
+            if !text.starts_with(':') {
+                return Some(text);
+            }
+        }
+    };
+    tokio::time::timeout(MINUTE, next).await.expect("in time")
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
+use crate::admin::{JobDetails, ListedJob};
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{
     MAX_PAYLOAD_BYTES, Priority, check_at, check_attempts, check_json, check_payload, micros_of,
@@ -25,6 +26,18 @@ pub struct JobEdit {
     pub(crate) priority: Option<Priority>,
     pub(crate) max_attempts: Option<u32>,
     pub(crate) payload: Option<String>,
+    pub(crate) seen: Option<Seen>,
+}
+
+/// What a job was when somebody looked at it.
+#[derive(Clone, Default)]
+pub(crate) struct Seen {
+    pub(crate) due: i64,
+    pub(crate) priority: i64,
+    pub(crate) max_attempts: i64,
+    pub(crate) attempt: i64,
+    /// How it begins, as far as it was read.
+    pub(crate) payload: String,
 }
 
 impl JobEdit {
@@ -62,6 +75,46 @@ impl JobEdit {
     pub fn payload(mut self, json: impl Into<String>) -> Self {
         self.payload = Some(json.into());
         self
+    }
+
+    /// Changes the job only if it is still as it was read: due at that time, with that priority, those attempts and that payload,
+    /// as far as it was read. So nobody replaces a change that he has not seen.
+    pub fn if_unchanged(mut self, job: &JobDetails) -> Self {
+        let listed = &job.job;
+        self.seen = Some(Seen {
+            due: micros_of(listed.run_at),
+            priority: listed.priority.number(),
+            max_attempts: listed.max_attempts,
+            attempt: listed.attempt,
+            payload: job.payload.clone().unwrap_or_default(),
+        });
+        self
+    }
+
+    /// Whether it moves jobs in lists.
+    pub(crate) fn moves(&self) -> bool {
+        self.at.is_some() || self.priority.is_some()
+    }
+
+    /// Whether a job is known to have all that it sets already.
+    pub(crate) fn is_had_by(&self, job: &ListedJob) -> bool {
+        self.payload.is_none()
+            && self.at.is_none_or(|at| at == micros_of(job.run_at))
+            && self
+                .priority
+                .is_none_or(|priority| priority == job.priority)
+            && self
+                .max_attempts
+                .is_none_or(|most| i64::from(most) == job.max_attempts)
+    }
+
+    /// Of many jobs, not all are as one was.
+    pub(crate) fn check_many(&self) -> Result<()> {
+        if self.seen.is_some() {
+            let message = "an edit of many jobs if they are as one was; allowed is that of one job";
+            return Err(Error::new(ErrorKind::Invalid, "check", message));
+        }
+        Ok(())
     }
 
     pub(crate) fn check(&self) -> Result<()> {

@@ -44,6 +44,7 @@ mod priority;
 pub use crate::mutex::LockMode;
 
 pub use edit::JobEdit;
+pub(crate) use edit::Seen;
 pub use examine::{
     EXPECTED, ExaminedConnection, Finding, Reached, Severity, clock, examine, reach, watch_leases,
 };
@@ -384,7 +385,8 @@ pub trait Operator: Send + Sync + fmt::Debug {
     async fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool>;
 
     /// Changes a job that waits; returns whether it did. A job that runs, has ended, has expired or does not
-    /// exist is not changed; nor is one whose lease has ended, until its next attempt has failed.
+    /// exist is not changed; nor is one whose lease has ended, until its next attempt has failed, and one that
+    /// is not [as it was read](JobEdit::if_unchanged).
     ///
     /// # Guarantees
     /// Waiting workers are notified, and claim a job that is due now at once, like one that was pushed. The
@@ -406,18 +408,21 @@ pub trait Operator: Send + Sync + fmt::Debug {
     /// cancelled that runs by then.
     ///
     /// # Errors
-    /// `Invalid` for a state in which jobs have ended. After an error some parts may be cancelled: call it again.
+    /// `Invalid` for a state in which jobs have ended. After an error some parts may be cancelled, and the error says how many
+    /// jobs: call it again.
     async fn cancel_jobs(&self, filter: &JobFilter, reason: &str) -> Result<MatchedJobs>;
 
     /// Changes all jobs that a filter matches and that wait, as [`edit_job`](Self::edit_job) does, in parts of 1,000; its
     /// [limit](JobFilter::limit) and [place](JobFilter::after) do not count.
     ///
     /// # Guarantees
-    /// Each part is changed as a whole, with a record for each of its jobs. No job is changed twice.
+    /// Each part is changed as a whole, with a record for each of its jobs. Nothing is remembered of them, so a job that is moved
+    /// to a later place in the list is found again. With a time or a priority, jobs that have all that already are therefore left,
+    /// and not counted. A job that a worker takes and gives back meanwhile may be changed again.
     ///
     /// # Errors
-    /// `Invalid` for an edit of nothing, for what a push refuses, and for a state in which jobs run or have ended. After an
-    /// error some parts may be changed.
+    /// `Invalid` for an edit of nothing, for what a push refuses, for a [condition](JobEdit::if_unchanged), and for a state in which
+    /// jobs run or have ended. After an error some parts may be changed, and the error says how many jobs.
     async fn edit_jobs(
         &self,
         filter: &JobFilter,

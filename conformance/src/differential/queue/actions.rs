@@ -2,6 +2,19 @@
 
 use proptest::prelude::*;
 
+/// Which jobs are changed.
+#[derive(Clone, Copy, Debug)]
+pub enum EditIf {
+    /// Those that wait.
+    Waits,
+    /// Those that have not all that already.
+    Differs,
+    /// One that is as it was read, with its payload or without.
+    IsAsSeen(bool),
+    /// One that is not as it was read: its time, priority, maximum, attempts, or payload.
+    IsOther(u8),
+}
+
 /// One statement; jobs, deliveries and keys are small numbers, the latest first.
 #[derive(Clone, Debug)]
 pub enum Action {
@@ -45,7 +58,7 @@ pub enum Action {
     /// Cancels a job as an operator: which, and whether also if it runs.
     CancelOne(u8, bool),
     /// Changes a job: which, when it is due (0 for now), its priority, its attempts, and its payload.
-    Edit(u8, (Option<u8>, Option<u8>, Option<u8>, bool)),
+    Edit(u8, (Option<u8>, Option<u8>, Option<u8>, bool), EditIf),
     /// Lists jobs in a state, with a label or with any: how many are examined for a page, and how many are on it.
     List(u8, Label, u8, u8),
     /// Reads a job, with its payload or without.
@@ -118,6 +131,15 @@ fn edit() -> impl Strategy<Value = (Option<u8>, Option<u8>, Option<u8>, bool)> {
     )
 }
 
+fn edit_if() -> impl Strategy<Value = EditIf> {
+    prop_oneof![
+        3 => Just(EditIf::Waits),
+        1 => Just(EditIf::Differs),
+        1 => any::<bool>().prop_map(EditIf::IsAsSeen),
+        1 => (0..5u8).prop_map(EditIf::IsOther),
+    ]
+}
+
 fn label() -> impl Strategy<Value = Label> {
     prop_oneof![
         4 => Just(Label::Any),
@@ -160,7 +182,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         2 => (1..6u8).prop_map(Action::Count),
         2 => any::<bool>().prop_map(Action::Running),
         1 => (0..8u8, any::<bool>()).prop_map(|(back, running)| Action::CancelOne(back, running)),
-        4 => (0..8u8, edit()).prop_map(|(back, edit)| Action::Edit(back, edit)),
+        4 => (0..8u8, edit(), edit_if()).prop_map(|(back, edit, when)| Action::Edit(back, edit, when)),
         4 => (0..7u8, label(), 1..6u8, 1..4u8)
             .prop_map(|(state, label, examined, most)| Action::List(state, label, examined, most)),
         2 => (0..8u8, any::<bool>()).prop_map(|(back, payload)| Action::Read(back, payload)),

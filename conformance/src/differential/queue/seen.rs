@@ -3,16 +3,40 @@
 use lockapi::driver::Connection;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockapi::admin::JobEdit;
+use lockapi::admin::{JobDetails, JobEdit};
 use lockapi::queue::Priority;
-use lockapi::suite::admin::{CancelJobs, EditJobs, ListRunning};
+use lockapi::suite::admin::{CancelJobs, EditJobs, ListRunning, ReadJob};
 use lockapi::suite::queue::{
     CountJobs, CountRunning, DeadLetterRow, ReadDeadLetters, ReadQueueLimit, ReadUnhandled,
     RunningPart, UnhandledRow,
 };
 
+use super::actions::EditIf;
 use super::{Both, Pair};
 use crate::differential::{UNIT, near};
+
+impl EditIf {
+    /// What is told to have been seen of a job.
+    fn seen(self, mut job: JobDetails) -> Option<JobDetails> {
+        match self {
+            Self::Waits | Self::Differs => return None,
+            Self::IsAsSeen(_) => {}
+            Self::IsOther(0) => job.job.run_at += Duration::from_micros(1),
+            Self::IsOther(1) => {
+                let first = job.job.priority == Priority::ALL[0];
+                job.job.priority = Priority::ALL[usize::from(first)];
+            }
+            Self::IsOther(2) => job.job.max_attempts += 1,
+            Self::IsOther(3) => job.job.attempt += 1,
+            // It begins so.
+            Self::IsOther(_) => {
+                let payload = job.payload.as_mut();
+                let _last = payload.expect("it was read").pop();
+            }
+        }
+        Some(job)
+    }
+}
 
 impl<C: Connection> Pair<'_, C> {
     /// Lists which jobs run, in this queue or in all of the namespace.
@@ -63,10 +87,21 @@ impl<C: Connection> Pair<'_, C> {
         &mut self,
         back: u8,
         (at, priority, attempts, payload): (Option<u8>, Option<u8>, Option<u8>, bool),
+        when: EditIf,
     ) {
+        let (real, model) = self.job(back);
+        let read = |id| {
+            [ReadJob {
+                namespace: self.namespace.to_owned(),
+                id,
+                payload: !matches!(when, EditIf::IsAsSeen(false)),
+            }]
+        };
+        let (read_here, read_there) = (read(real), read(model));
+        let (seen_here, seen_there) = self.compare(&read_here, &read_there).await;
         let here = SystemTime::now();
         let there = UNIX_EPOCH + Duration::from_micros(self.model.now.unsigned_abs());
-        let of = |id, now: SystemTime| {
+        let of = |id, now: SystemTime, seen: Vec<Option<JobDetails>>| {
             let mut edit = JobEdit::new();
             if let Some(units) = at {
                 let units = Duration::from_micros(UNIT.unsigned_abs()) * u32::from(units);
@@ -85,16 +120,20 @@ impl<C: Connection> Pair<'_, C> {
             if payload {
                 edit = edit.payload("[\"edited\", 1]");
             }
+            let seen = seen.into_iter().flatten().next();
+            if let Some(seen) = seen.and_then(|seen| when.seen(seen)) {
+                edit = edit.if_unchanged(&seen);
+            }
             [EditJobs {
                 name: self.name(),
                 ids: vec![id, -1],
                 edit,
+                again: matches!(when, EditIf::Differs),
                 topic: 0,
                 reason: "a mistake".to_owned(),
             }]
         };
-        let (real, model) = self.job(back);
-        let (real, model) = (of(real, here), of(model, there));
+        let (real, model) = (of(real, here, seen_here), of(model, there, seen_there));
         let (real, model) = self.compare(&real, &model).await;
         assert_eq!(real, model, "edited");
     }

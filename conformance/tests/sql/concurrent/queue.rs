@@ -240,6 +240,7 @@ pub(super) fn edit_by(edit: JobEdit) -> Step {
             name: name(side),
             ids: vec![side.given("job a")],
             edit: edit.clone(),
+            again: false,
             topic: 1,
             reason: "a mistake".to_owned(),
         }]
@@ -267,6 +268,7 @@ pub(super) fn edit_elsewhere(namespace: bool) -> Step {
             name,
             ids: vec![side.given("job a")],
             edit: JobEdit::new().payload("2"),
+            again: false,
             topic: 1,
             reason: "a mistake".to_owned(),
         }]

@@ -242,7 +242,11 @@ fn scenarios_of_operators() -> Vec<Scenario> {
         ),
         engine(
             EditJobs::STATEMENT,
-            "'{ns}', 'work', '{{id}}', 'why', 0, 1, 30, '2', '{1}', 'due now'",
+            "'{ns}', 'work', '{{id}}', 'why', 0, 1, 30, '2', '{1}', 'due now', -1, 0, 0, 0, '', true, 65536",
+        ),
+        engine(
+            EditJobs::STATEMENT,
+            "'{ns}', 'work', '{{id}}', 'why', 0, 1, 30, '2', '{1}', 'due now', 0, 2, 20, 0, '1', false, 65536",
         ),
         engine(ListRunning::STATEMENT, "'{ns}', 'work', 10"),
         engine(

@@ -208,6 +208,12 @@ pub(super) const FAULTS: &[FaultDescription] = &[
         "lockapi audit shows who paused {subject} and why; lockapi queue resume delivers again",
     ),
     describe(
+        "limited",
+        Warning,
+        "The limit of the queue holds its jobs back: workers wait, and more is pushed than it lets through.",
+        "lockapi queue limit raises it, or takes it away with --clear; lockapi queue show tells how it is used",
+    ),
+    describe(
         "paused_group",
         Warning,
         "Jobs are due in a group that is paused, and are not delivered.",

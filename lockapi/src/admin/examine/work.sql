@@ -3,7 +3,9 @@
 --
 -- Promises: a row for each queue, scheduler, lock or name, with the name of the fault and what was found; it reads a
 -- bounded number of rows of each queue, however many there are.
--- Index: job_due and job_archive_failed, with one lookup for each next queue; job_parked_due, job_admitted, group_limit_pkey and group_rate_pkey; paused_name_pkey; the primary keys of task, queue, id_space
+-- Index: job_due and job_archive_failed, with one lookup for each next queue; job_parked_due, job_admitted, group_limit_pkey and
+-- group_rate_pkey; paused_name_pkey; queue_limit_pkey, and job_pkey for what holds a
+-- place; the primary keys of task, queue, id_space
 -- and id_worker; of leases the first thousand of theirs. Race: none, it only reads.
 WITH RECURSIVE old AS (
     SELECT pg_catalog.statement_timestamp() - $1::int8 * interval '1 microsecond' AS at
@@ -85,6 +87,28 @@ WITH RECURSIVE old AS (
       FROM parked AS p
      WHERE p.stopped
      GROUP BY p.namespace, p.queue, p.group_key
+), waiting AS (
+    SELECT b.namespace, b.queue, b.paused, pg_catalog.min(b.run_at) AS run_at
+      FROM (SELECT o.* FROM oldest AS o UNION ALL SELECT u.* FROM unadmitted AS u) AS b
+     GROUP BY b.namespace, b.queue, b.paused
+    HAVING pg_catalog.min(b.run_at) < (SELECT old.at FROM old)
+), limited AS (
+    -- All its places are taken, or its permits are as soon as there are any: somebody claims from it.
+    SELECT w.namespace, w.queue, l.most, l.permits, l.period, p.n
+      FROM waiting AS w
+      JOIN lockapi.queue_limit AS l ON l.namespace = w.namespace AND l.queue = w.queue AND l.name = ''
+     CROSS JOIN LATERAL (
+           SELECT pg_catalog.count(*) AS n
+             FROM unnest(l.ids, l.tokens) AS t (id, token)
+            CROSS JOIN LATERAL (
+                  SELECT
+                    FROM lockapi.job AS j
+                   WHERE j.id = t.id AND j.token = t.token AND j.lease_until > pg_catalog.clock_timestamp()
+                  OFFSET 0) AS j) AS p
+     WHERE NOT w.paused
+       AND (p.n >= l.most
+            OR l.permits > 0
+               AND l.at + l.step > (extract(epoch FROM pg_catalog.clock_timestamp() - interval '1 minute') * 1000000000)::int8)
 ), dead AS (
     (SELECT a.namespace, a.queue
        FROM lockapi.job_archive AS a WHERE a.status = 'failed' ORDER BY a.namespace, a.queue LIMIT 1)
@@ -100,10 +124,16 @@ WITH RECURSIVE old AS (
 )
 SELECT CASE WHEN o.paused THEN 'paused' ELSE 'unclaimed' END AS fault, o.namespace || '/' || o.queue AS subject,
        'a job has been due for ' || pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() - o.run_at) AS detail
-  FROM (SELECT b.namespace, b.queue, b.paused, pg_catalog.min(b.run_at) AS run_at
-          FROM (SELECT o.* FROM oldest AS o UNION ALL SELECT u.* FROM unadmitted AS u) AS b
-         GROUP BY b.namespace, b.queue, b.paused) AS o
- WHERE o.run_at < (SELECT old.at FROM old)
+  FROM waiting AS o
+ WHERE NOT EXISTS (SELECT FROM limited AS l WHERE l.namespace = o.namespace AND l.queue = o.queue)
+ UNION ALL
+SELECT 'limited', o.namespace || '/' || o.queue,
+       'a job has been due for ' || pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() - o.run_at) || '; '
+       || CASE WHEN l.n >= l.most THEN l.n || ' of ' || l.most || ' jobs run'
+               ELSE l.permits || ' jobs are claimed in '
+                    || pg_catalog.date_trunc('milliseconds', l.period / 1000.0 * interval '1 microsecond') END
+  FROM waiting AS o
+  JOIN limited AS l ON l.namespace = o.namespace AND l.queue = o.queue
  UNION ALL
 SELECT 'paused_group', s.namespace || '/' || s.queue || '/' || s.group_key,
        'a job has been due for ' || pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() - s.due_at)

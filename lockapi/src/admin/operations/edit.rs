@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::admin::JobEdit;
+use crate::admin::{JobEdit, MAX_PAYLOAD_CHARS, Seen};
 use crate::driver::columns::maybe_int;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
@@ -18,6 +18,8 @@ pub struct EditJobs {
     pub ids: Vec<i64>,
     /// What is changed, as it was checked.
     pub edit: JobEdit,
+    /// Whether jobs that have all that already are left.
+    pub again: bool,
     /// The topic to notify.
     pub topic: i64,
     /// Why.
@@ -35,6 +37,8 @@ pub struct Edited {
     pub used_up: i64,
     /// The most deliveries of one of these.
     pub attempts: Option<i64>,
+    /// How many are left because they have all that already.
+    pub same: i64,
 }
 
 impl Operation for EditJobs {
@@ -54,8 +58,16 @@ impl Operation for EditJobs {
             Type::Text,
             Type::Ints,
             Type::Text,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Text,
+            Type::Bool,
+            Type::Int,
         ],
         columns: &[
+            Type::Int,
             Type::Int,
             Type::Int,
             Type::Int,
@@ -68,6 +80,10 @@ impl Operation for EditJobs {
     fn params(batch: &[Self]) -> Vec<Value> {
         let of = |one: &Self| {
             let edit = &one.edit;
+            let nothing = Seen::default();
+            let seen = edit.seen.as_ref();
+            let due = seen.map_or(-1, |seen| seen.due);
+            let seen = seen.unwrap_or(&nothing);
             let priority = edit.priority.map_or(-1, Priority::number);
             vec![
                 Value::Text(one.name.namespace.clone()),
@@ -80,6 +96,13 @@ impl Operation for EditJobs {
                 Value::Text(edit.payload.clone().unwrap_or_default()),
                 Value::Ints(vec![one.topic]),
                 Value::Text(edit.changes()),
+                Value::Int(due),
+                Value::Int(seen.priority),
+                Value::Int(seen.max_attempts),
+                Value::Int(seen.attempt),
+                Value::Text(seen.payload.clone()),
+                Value::Bool(one.again),
+                Value::Int(i64::try_from(MAX_PAYLOAD_CHARS).unwrap_or(i64::MAX)),
             ]
         };
         batch.first().map(of).unwrap_or_default()
@@ -92,6 +115,7 @@ impl Operation for EditJobs {
                 locked: row.int(1)?,
                 used_up: row.int(2)?,
                 attempts: row.maybe_int(3)?,
+                same: row.int(4)?,
             })
         };
         rows.into_iter().map(read).collect()
@@ -106,6 +130,7 @@ impl Operation for EditJobs {
             let kind = model.jobs.kind(&one.name, id).map(str::to_owned);
             match model.jobs.edit(now, one, id) {
                 Edit::Left => {}
+                Edit::Same => edited.same += 1,
                 Edit::UsedUp(attempt) => {
                     edited.used_up += 1;
                     edited.attempts = edited.attempts.max(Some(attempt));
@@ -130,6 +155,7 @@ impl Operation for EditJobs {
             Value::Int(0),
             Value::Int(edited.used_up),
             maybe_int(edited.attempts),
+            Value::Int(edited.same),
             Value::Int(i64::from(edited.jobs > 0)),
             Value::Null(Type::Bool),
         ];
@@ -142,8 +168,10 @@ impl Operation for EditJobs {
 pub(crate) enum Edit {
     /// It is changed.
     Done,
-    /// It does not wait.
+    /// It does not wait, or is not as it was seen.
     Left,
+    /// It has all that already.
+    Same,
     /// It has been delivered so often.
     UsedUp(i64),
 }

@@ -1,18 +1,13 @@
 //! Cancelling and changing jobs: one, or all that a filter matches.
 
-use std::collections::BTreeSet;
-
 use super::Admin;
 use crate::admin::{
-    CancelJobs, EditJobs, Edited, JobEdit, JobFilter, JobState, ListJobs, MAX_PAGE, MatchedJobs,
-    check_reason,
+    CancelJobs, EditJobs, Edited, JobEdit, JobFilter, JobState, ListJobs, ListedJob, MAX_PAGE,
+    MatchedJobs, check_reason,
 };
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::key::check_name;
 use crate::queue::{Name, topic};
-
-/// How many jobs a statement changes at most, which takes some 20 ms; others have their turn in between.
-const PART: usize = 1000;
 
 impl Admin {
     fn queue_name(&self, queue: &str) -> Name {
@@ -52,7 +47,9 @@ impl Admin {
         let checked = checked.and_then(|()| edit.check());
         checked.map_err(|error| error.during(OPERATION).on(queue))?;
         let most = edit.max_attempts.unwrap_or_default();
-        let edited = self.edit_part(queue, vec![id], edit, reason).await?;
+        let edited = self
+            .edit_part(queue, vec![id], (edit, false), reason)
+            .await?;
         if edited.locked > 0 {
             return Err(locked(OPERATION, queue, id));
         }
@@ -70,7 +67,7 @@ impl Admin {
         &self,
         queue: &str,
         ids: Vec<i64>,
-        edit: JobEdit,
+        (edit, again): (JobEdit, bool),
         reason: &str,
     ) -> Result<Edited> {
         let topic = topic(&self.0.namespace, queue);
@@ -78,6 +75,7 @@ impl Admin {
             name: self.queue_name(queue),
             ids,
             edit,
+            again,
             topic,
             reason: reason.to_owned(),
         };
@@ -97,23 +95,13 @@ impl Admin {
     ) -> Result<MatchedJobs> {
         let allowed = [JobState::Ready, JobState::Running, JobState::Delayed];
         let waits = filter.state.is_some_and(|state| state != JobState::Running);
-        let mut matched = MatchedJobs::default();
-        for ids in self
-            .matching("cancel_jobs", filter, reason, &allowed)
-            .await?
-        {
-            let sent = ids.len();
-            let cancel = CancelJobs {
-                name: self.queue_name(&filter.queue),
-                ids,
-                running: !waits,
-                reason: reason.to_owned(),
-            };
-            let cancelled = self.0.jobs.call(cancel).await;
-            let cancelled = cancelled.map_err(|error| error.on(&filter.queue))?;
-            matched.add(sent, cancelled.jobs, cancelled.locked);
-        }
-        Ok(matched)
+        let change = Change::Cancel { running: !waits };
+        let checked = check_matching(filter, reason, &allowed);
+        let failed = |error: Error| error.during("cancel_jobs").on(&filter.queue);
+        checked.map_err(failed)?;
+        self.change_matching(filter, &change, reason)
+            .await
+            .map_err(failed)
     }
 
     pub(super) async fn edit_matching(
@@ -122,58 +110,122 @@ impl Admin {
         edit: JobEdit,
         reason: &str,
     ) -> Result<MatchedJobs> {
-        const OPERATION: &str = "edit_jobs";
         let allowed = [JobState::Ready, JobState::Delayed];
-        let checked = edit.check();
-        checked.map_err(|error| error.during(OPERATION).on(&filter.queue))?;
-        let mut matched = MatchedJobs::default();
-        for ids in self.matching(OPERATION, filter, reason, &allowed).await? {
-            let sent = ids.len();
-            let edit = edit.clone();
-            let edited = self.edit_part(&filter.queue, ids, edit, reason).await?;
-            matched.add(sent, edited.jobs, edited.locked);
-        }
-        Ok(matched)
+        let checked = check_matching(filter, reason, &allowed).and_then(|()| edit.check());
+        let checked = checked.and_then(|()| edit.check_many());
+        let failed = |error: Error| error.during("edit_jobs").on(&filter.queue);
+        checked.map_err(failed)?;
+        self.change_matching(filter, &Change::Edit(edit), reason)
+            .await
+            .map_err(failed)
     }
 
-    /// The numbers of the jobs that a filter matches, in parts. All are read before the first is changed: a change moves
-    /// jobs in the list.
-    async fn matching(
+    /// Changes the jobs that a filter matches page by page, so that nothing has to be remembered of them: the list is read on
+    /// from where the page ended. What a change moves to a place behind that is found again, and left.
+    async fn change_matching(
         &self,
-        operation: &'static str,
         filter: &JobFilter,
+        change: &Change,
         reason: &str,
-        allowed: &[JobState],
-    ) -> Result<Vec<Vec<i64>>> {
+    ) -> Result<MatchedJobs> {
         let mut page = filter.clone().limit(MAX_PAGE);
         page.after = None;
-        let checked = page.check().and_then(|()| check_reason(reason));
-        let checked = checked.and_then(|()| check_state(filter.state, allowed));
-        checked.map_err(|error| error.during(operation).on(&filter.queue))?;
-        let mut ids = BTreeSet::new();
+        let mut matched = MatchedJobs::default();
         loop {
             let list = ListJobs::new(&self.0.namespace, &page);
             let listed = self.0.jobs.call(list).await;
-            let listed = listed.map_err(|error| error.during(operation).on(&filter.queue))?;
-            ids.extend(listed.jobs.iter().map(|job| job.id));
+            let listed = listed.map_err(|error| matched.noted(error, 0))?;
+            let jobs = listed.jobs.iter();
+            let ids: Vec<i64> = jobs
+                .filter(|job| !change.is_had_by(job))
+                .map(|job| job.id)
+                .collect();
+            if !ids.is_empty() {
+                let sent = ids.len();
+                let changed = self.change_part(&filter.queue, ids, change, reason).await;
+                let changed = changed.map_err(|error| matched.noted(error, sent))?;
+                matched.add(sent, changed);
+            }
             let Some(next) = listed.next else {
-                break;
+                return Ok(matched);
             };
             page.after = Some(next);
         }
-        let ids: Vec<i64> = ids.into_iter().collect();
-        Ok(ids.chunks(PART).map(<[i64]>::to_vec).collect())
+    }
+
+    async fn change_part(
+        &self,
+        queue: &str,
+        ids: Vec<i64>,
+        change: &Change,
+        reason: &str,
+    ) -> Result<Edited> {
+        let running = match change {
+            Change::Edit(edit) => {
+                let edit = (edit.clone(), edit.moves());
+                return self.edit_part(queue, ids, edit, reason).await;
+            }
+            Change::Cancel { running } => *running,
+        };
+        let cancel = CancelJobs {
+            name: self.queue_name(queue),
+            ids,
+            running,
+            reason: reason.to_owned(),
+        };
+        let cancelled = self.0.jobs.call(cancel).await?;
+        Ok(Edited {
+            jobs: cancelled.jobs,
+            locked: cancelled.locked,
+            ..Edited::default()
+        })
+    }
+}
+
+/// What is done to jobs.
+enum Change {
+    Cancel { running: bool },
+    Edit(JobEdit),
+}
+
+impl Change {
+    /// Whether a job is known to have all that it would get, as one that was moved to a place further on.
+    fn is_had_by(&self, job: &ListedJob) -> bool {
+        match self {
+            Self::Cancel { .. } => false,
+            Self::Edit(edit) => edit.moves() && edit.is_had_by(job),
+        }
     }
 }
 
 impl MatchedJobs {
-    fn add(&mut self, sent: usize, changed: i64, locked: i64) {
-        let [changed, locked] = [changed, locked].map(|jobs| u64::try_from(jobs).unwrap_or(0));
+    fn add(&mut self, sent: usize, part: Edited) {
+        let [changed, locked, same] =
+            [part.jobs, part.locked, part.same].map(|jobs| u64::try_from(jobs).unwrap_or(0));
         let sent = u64::try_from(sent).unwrap_or(u64::MAX);
         self.changed += changed;
         self.locked += locked;
-        self.unchanged += sent.saturating_sub(changed + locked);
+        self.unchanged += sent.saturating_sub(changed + locked + same);
     }
+
+    /// The error of a part of so many jobs, with what was done before it.
+    fn noted(&self, error: Error, sent: usize) -> Error {
+        let unknown = error.kind() == ErrorKind::Indeterminate && sent > 0;
+        let error = match self.changed {
+            0 => error,
+            changed => error.noting(format_args!("{changed} jobs were changed before")),
+        };
+        if unknown {
+            return error.noting(format_args!("{sent} more may have been"));
+        }
+        error
+    }
+}
+
+fn check_matching(filter: &JobFilter, reason: &str, allowed: &[JobState]) -> Result<()> {
+    filter.clone().limit(MAX_PAGE).check()?;
+    check_reason(reason)?;
+    check_state(filter.state, allowed)
 }
 
 fn check_state(state: Option<JobState>, allowed: &[JobState]) -> Result<()> {

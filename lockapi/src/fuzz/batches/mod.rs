@@ -448,6 +448,7 @@ fn inspection() -> Vec<Decoder> {
             },
             ids: vec![1],
             edit: JobEdit::new().now(),
+            again: false,
             topic: 1,
             reason: text(),
         }),

@@ -1,7 +1,9 @@
 //! Changing a job that waits.
 
 use super::Jobs;
-use crate::admin::{Edit, EditJobs};
+use super::job::LiveJob;
+use super::listing::first;
+use crate::admin::{Edit, EditJobs, JobEdit, MAX_PAYLOAD_CHARS, Seen};
 use crate::queue::Priority;
 
 impl Jobs {
@@ -10,6 +12,8 @@ impl Jobs {
         let waits = live.filter(|live| {
             live.queue == want.name && live.running.is_none() && !live.is_expired(now)
         });
+        let seen = want.edit.seen.as_ref();
+        let waits = waits.filter(|live| seen.is_none_or(|seen| live.is_as(seen)));
         let Some(attempt) = waits.map(|live| live.attempt) else {
             return Edit::Left;
         };
@@ -28,6 +32,10 @@ impl Jobs {
             (None, Some(priority)) if priority != live.job.priority => before.max(now),
             (None, _) => before,
         };
+        if want.again && due == before && live.has_rest(&want.edit) {
+            self.insert(id, live);
+            return Edit::Same;
+        }
         if live.due_at.is_some() || due > now {
             live.set_due(due);
         } else {
@@ -45,5 +53,27 @@ impl Jobs {
         }
         self.insert(id, live);
         Edit::Done
+    }
+}
+
+impl LiveJob {
+    /// Whether it is as somebody saw it.
+    fn is_as(&self, seen: &Seen) -> bool {
+        self.due_at.unwrap_or(self.run_at) == seen.due
+            && self.job.priority == seen.priority
+            && self.job.max_attempts == seen.max_attempts
+            && self.attempt == seen.attempt
+            && (seen.payload.is_empty()
+                || first(&self.job.payload, MAX_PAYLOAD_CHARS) == seen.payload)
+    }
+
+    /// Whether it has what an edit sets besides the time.
+    fn has_rest(&self, edit: &JobEdit) -> bool {
+        let priority = edit.priority.map(Priority::number);
+        let most = edit.max_attempts.map(i64::from);
+        let payload = edit.payload.as_ref();
+        priority.is_none_or(|priority| priority == self.job.priority)
+            && most.is_none_or(|most| most == self.job.max_attempts)
+            && payload.is_none_or(|payload| *payload == self.job.payload)
     }
 }

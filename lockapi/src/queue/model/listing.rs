@@ -15,7 +15,7 @@ fn some(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-fn first(text: &str, chars: usize) -> String {
+pub(super) fn first(text: &str, chars: usize) -> String {
     text.chars().take(chars).collect()
 }
 

@@ -1,0 +1,283 @@
+//! Serving the page: `axum::serve` has no time limit for clients, and no limit of connections.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::HeaderValue;
+use axum::http::header::{CONNECTION, CONTENT_TYPE};
+use axum::response::Response;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Sleep, sleep};
+
+/// What clients may take of the server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// How long the head of a request may take, from the beginning of the connection or the last answer on.
+    pub(super) head: Duration,
+    /// How long a client may leave an answer unread.
+    pub(super) unread: Duration,
+    /// How many connections there are at most.
+    pub(super) connections: usize,
+}
+
+pub(super) const BOUNDS: Bounds = Bounds {
+    head: Duration::from_secs(10),
+    unread: Duration::from_secs(30),
+    connections: 256,
+};
+
+/// A connection that is open.
+#[derive(Debug)]
+struct Open {
+    /// Whether changes are told on it: such a client was let in, and there are few.
+    tells: bool,
+    /// Larger for one that began later, or was asked or answered something later.
+    latest: u64,
+    closed: Arc<Notify>,
+}
+
+/// The connections, by their numbers.
+#[derive(Debug, Default)]
+struct Connections(Mutex<(u64, HashMap<u64, Open>)>);
+
+impl Connections {
+    fn with<T>(&self, look: impl FnOnce(&mut u64, &mut HashMap<u64, Open>) -> T) -> T {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (latest, open) = &mut *all;
+        look(latest, open)
+    }
+
+    /// Adds a connection. Where there are too many, the one on which nothing has happened for the longest is closed: who
+    /// comes new never waits for others.
+    fn add(&self, number: u64, most: usize) -> Arc<Notify> {
+        let closed = Arc::new(Notify::new());
+        self.with(|latest, open| {
+            if open.len() >= most {
+                let slowest = open.iter().min_by_key(|(_, one)| (one.tells, one.latest));
+                let slowest = slowest.map(|(number, _)| *number);
+                if let Some(one) = slowest.and_then(|number| open.remove(&number)) {
+                    one.closed.notify_one();
+                }
+            }
+            *latest += 1;
+            let one = Open {
+                tells: false,
+                latest: *latest,
+                closed: Arc::clone(&closed),
+            };
+            open.insert(number, one);
+        });
+        closed
+    }
+
+    /// Something was asked or answered on a connection.
+    fn is_used(&self, number: u64, tells: bool) {
+        self.with(|latest, open| {
+            if let Some(one) = open.get_mut(&number) {
+                *latest += 1;
+                (one.latest, one.tells) = (*latest, tells);
+            }
+        });
+    }
+
+    fn are_many(&self, most: usize) -> bool {
+        self.with(|_, open| open.len() > most / 2)
+    }
+}
+
+/// Removes a connection however its task ends.
+struct Place {
+    connections: Arc<Connections>,
+    number: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.connections.with(|_, open| open.remove(&self.number));
+    }
+}
+
+/// Serves until `stop` is ready. Nothing is waited for then: streams of changes never end by themselves.
+pub(super) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    bounds: Bounds,
+    stop: impl Future<Output = ()>,
+) {
+    let connections = Arc::new(Connections::default());
+    let mut tasks = JoinSet::new();
+    let mut stop = pin!(stop);
+    for number in 0.. {
+        let accepted = loop {
+            tokio::select! {
+                () = &mut stop => return,
+                Some(_) = tasks.join_next() => {}
+                accepted = listener.accept() => break accepted,
+            }
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let closed = connections.add(number, bounds.connections);
+                let place = Place {
+                    connections: Arc::clone(&connections),
+                    number,
+                };
+                let served = converse(stream, peer, router.clone(), place, bounds);
+                tasks.spawn(async move {
+                    tokio::select! {
+                        () = served => {}
+                        () = closed.notified() => {}
+                    }
+                });
+            }
+            Err(error) if is_of_client(&error) => {}
+            // Such as that no more files may be open, which passes.
+            Err(_) => {
+                tokio::select! {
+                    () = &mut stop => return,
+                    () = sleep(Duration::from_secs(1)) => {}
+                }
+            }
+        }
+    }
+}
+
+fn is_of_client(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    [ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind())
+}
+
+/// Answers the requests of one connection.
+async fn converse(
+    stream: TcpStream,
+    peer: SocketAddr,
+    router: Router,
+    place: Place,
+    bounds: Bounds,
+) {
+    // Answers are written as a whole.
+    let _set = stream.set_nodelay(true);
+    let service = TowerToHyperService::new(router);
+    let answered = service_fn(|request: Request<Incoming>| {
+        place.connections.is_used(place.number, false);
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(ConnectInfo(peer));
+        let answer = service.call(request);
+        let (place, most) = (&place, bounds.connections);
+        async move {
+            let mut response: Response = answer.await?;
+            let kind = response.headers().get(CONTENT_TYPE);
+            let tells = kind.is_some_and(|kind| kind == "text/event-stream");
+            place.connections.is_used(place.number, tells);
+            if place.connections.are_many(most) {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(CONNECTION, close);
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let stream = TokioIo::new(Patient::new(stream, bounds.unread));
+    // What a client does wrong, or that it has gone, interests nobody.
+    let _ended = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(bounds.head)
+        .serve_connection(stream, answered)
+        .await;
+}
+
+/// A stream that fails when what is written is not taken for some time.
+#[derive(Debug)]
+struct Patient<S> {
+    stream: S,
+    most: Duration,
+    /// While something waits to be written.
+    until: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Patient<S> {
+    fn new(stream: S, most: Duration) -> Self {
+        Self {
+            stream,
+            most,
+            until: None,
+        }
+    }
+
+    fn bounded<T>(
+        &mut self,
+        written: Poll<io::Result<T>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.until = None;
+            return written;
+        }
+        let most = self.most;
+        let until = self.until.get_or_insert_with(|| Box::pin(sleep(most)));
+        ready!(until.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.bounded(written, cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
+        self.bounded(written, cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;

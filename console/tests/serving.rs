@@ -1,0 +1,253 @@
+//! `lockapi web` as a program.
+#![cfg(feature = "web")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::thread;
+
+use common::{Database, PATIENCE, program, run, soon};
+
+const TOKEN: &str = "a token that nobody guesses";
+
+/// The page, which ends with this value.
+struct Page {
+    child: Child,
+    address: String,
+}
+
+impl Page {
+    fn new(database: &Database, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = database.command();
+        command
+            .args(["web", "--listen", "127.0.0.1:0"])
+            .args(arguments);
+        command.envs(variables.iter().copied());
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the page");
+        let mut line = String::new();
+        let out = child.stdout.take().expect("a pipe");
+        BufReader::new(out)
+            .read_line(&mut line)
+            .expect("its address");
+        let address = line.trim().strip_prefix("http://").expect("an address");
+        let address = address.trim_end_matches('/').to_owned();
+        Self { child, address }
+    }
+
+    fn send(&self, text: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).expect("connected");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        stream.write_all(text.as_bytes()).expect("sent");
+        stream
+    }
+
+    fn get(&self, path: &str, headers: &str) -> String {
+        let head =
+            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n");
+        rest(self.send(&head))
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _status = self.child.wait();
+    }
+}
+
+/// What is sent until the connection is closed.
+fn rest(mut stream: TcpStream) -> String {
+    let mut text = Vec::new();
+    let read = stream.read_to_end(&mut text);
+    let is_closed = read.is_ok()
+        || read.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset);
+    assert!(
+        is_closed,
+        "it stays open: {}",
+        String::from_utf8_lossy(&text)
+    );
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[test]
+fn slow_clients_keep_nobody_waiting() {
+    let database = Database::new();
+    let page = Page::new(&database, &[], &[]);
+    let half = "GET /queues HTTP/1.1\r\nhost: localh";
+    let form = "POST /login HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\
+                content-type: application/x-www-form-urlencoded\r\n\r\ntoken=";
+    let heads: Vec<TcpStream> = (0..100).map(|_| page.send(half)).collect();
+    let forms: Vec<TcpStream> = (0..10).map(|_| page.send(form)).collect();
+    let answer = page.get("/queues", "");
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("</html>"),
+        "{answer}"
+    );
+    thread::scope(|scope| {
+        for head in heads {
+            scope.spawn(move || assert_eq!(rest(head), ""));
+        }
+        for form in forms {
+            scope.spawn(move || {
+                let answer = rest(form);
+                assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+            });
+        }
+    });
+}
+
+#[test]
+fn a_token_may_have_an_end_of_line() {
+    let database = Database::new();
+    let variable = format!("{TOKEN}\n");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), format!("  {TOKEN}\r\n")).expect("written");
+    let path = file.path().to_str().expect("text");
+    for page in [
+        Page::new(&database, &[], &[("LOCKAPI_WEB_TOKEN", &variable)]),
+        Page::new(&database, &["--token-file", path], &[]),
+    ] {
+        let bearer = format!("authorization: Bearer {TOKEN}\r\n");
+        assert!(page.get("/metrics", &bearer).starts_with("HTTP/1.1 200"));
+        assert!(page.get("/metrics", "").starts_with("HTTP/1.1 401"));
+    }
+}
+
+#[test]
+fn a_host_that_nobody_can_ask_for_is_refused() {
+    for (host, told) in [
+        ("https://admin.example.com", "without scheme, port and path"),
+        ("admin.example.com/lockapi", "without scheme"),
+        ("admin.example.com:443", "without scheme, port"),
+        ("admin example.com", "such as admin.example.com"),
+        ("", "such as admin.example.com"),
+        ("bücher.example", "xn--"),
+    ] {
+        let mut command = program();
+        command.args(["web", "--host", host]);
+        run(command).exits(2).tells("--host").tells(told);
+    }
+    let database = Database::new();
+    let page = Page::new(&database, &["--host", "Admin.Example.com."], &[]);
+    for host in ["admin.example.com", "ADMIN.example.com:443"] {
+        let head = format!("GET /queues HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        let answer = rest(page.send(&head));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{host}: {answer}");
+    }
+}
+
+#[test]
+fn metrics_tell_that_the_database_is_away() {
+    let database = Database::new();
+    let page = Page::new(&database, &[], &[]);
+    let up = "lockapi_up{namespace=\"default\"}";
+    let answer = page.get("/metrics", "");
+    assert!(answer.contains(&format!("\n{up} 1\n")), "{answer}");
+    database.is_there(false);
+    soon("it is told", || {
+        let answer = page.get("/metrics", "");
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        answer.contains(&format!("\n{up} 0\n")).then_some(())
+    });
+    database.is_there(true);
+    soon("it is back", || {
+        let answer = page.get("/metrics", "");
+        answer.contains(&format!("\n{up} 1\n")).then_some(())
+    });
+}
+
+/// Its statements have a limit of time, however long somebody else has a table for himself.
+#[test]
+fn a_statement_that_waits_is_given_up() {
+    let database = Database::new();
+    let page = Page::new(&database, &[], &[]);
+    assert!(page.get("/audit", "").starts_with("HTTP/1.1 200"));
+    thread::scope(|scope| {
+        let holder = scope
+            .spawn(|| database.try_sql("BEGIN; LOCK TABLE lockapi.audit; SELECT pg_sleep(600)"));
+        let locked =
+            "SELECT count(*) FROM pg_locks WHERE granted AND relation = 'lockapi.audit'::regclass
+                         AND mode = 'AccessExclusiveLock'";
+        soon("it is locked", || {
+            (database.sql(locked) == "1").then_some(())
+        });
+        let answer = page.get("/audit", "");
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        assert_eq!(database.sql(locked), "1", "it is locked all the time");
+        // Others are served meanwhile.
+        assert!(page.get("/queues", "").starts_with("HTTP/1.1 200"));
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_locks
+                    WHERE granted AND relation = 'lockapi.audit'::regclass AND mode = 'AccessExclusiveLock'";
+        database.sql(end);
+        assert!(holder.join().expect("it ends").is_err());
+    });
+}
+
+#[test]
+fn who_waits_for_whom_and_how_a_queue_grew_are_pictures() {
+    let database = Database::new();
+    let page = Page::new(&database, &[], &[]);
+    let session = |name: &str, locks: &[i64], then: &str| {
+        let locks = locks
+            .iter()
+            .map(|lock| format!("SELECT pg_advisory_lock({lock});\n"));
+        let locks: String = locks.collect();
+        database.try_sql(&format!("SET application_name = '{name}';\n{locks}{then}"))
+    };
+    let has = |lock: i64| {
+        let held = format!(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = {lock}"
+        );
+        soon("it is held", || (database.sql(&held) == "1").then_some(()));
+    };
+    database
+        .lockapi(["queue", "push", "mails", "send"])
+        .succeeds();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| session("the-first", &[7001], "SELECT pg_sleep(600)"));
+        has(7001);
+        let second = scope.spawn(|| session("the-second", &[7002, 7001], ""));
+        has(7002);
+        let third = scope.spawn(|| session("the-third", &[7002], ""));
+        let picture = soon("two waits", || {
+            let locks = page.get("/locks", "");
+            locks.contains("2 waits among 3 sessions").then_some(locks)
+        });
+        for (shown, times) in [
+            ("<path class=\"edge\"", 2),
+            ("<rect ", 3),
+            ("class=\"root\"", 1),
+        ] {
+            assert_eq!(picture.matches(shown).count(), times, "{shown}: {picture}");
+        }
+        let (_, root) = picture
+            .split_once("class=\"root\"")
+            .expect("one that waits for nobody");
+        assert!(
+            root.split("</g>")
+                .next()
+                .is_some_and(|node| node.contains("the-first")),
+            "{picture}"
+        );
+        for name in ["the-first", "the-second", "the-third"] {
+            assert!(
+                picture.contains(&format!(">{name}</text>")),
+                "{name}: {picture}"
+            );
+        }
+        soon("a line", || {
+            let queues = page.get("/queues", "");
+            let (_, line) = queues.split_once("<polyline points=\"")?;
+            line.split('"').next()?.contains(' ').then_some(())
+        });
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                    WHERE datname = current_database() AND application_name LIKE 'the-%'";
+        database.sql(end);
+        for ended in [first, second, third] {
+            // Who waited may have got its lock in the last moment.
+            let _sessions_end = ended.join().expect("it ends");
+        }
+    });
+}
