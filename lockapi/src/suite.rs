@@ -30,11 +30,12 @@ pub mod queue {
     pub use crate::queue::operations::{
         Ack, AckWithResult, Admit, Admitted, Cancel, Cancelled, Claimed, CompleteAndClaim,
         CompletedAndClaimed, CountJobs, CountRunning, Counted, DELETED, DeadLetterRow, Discard,
-        ExpireJobs, FOR_EVER, FailedAttempt, Floor, HoldKey, Keys, Limited, Name, NewJob, Purge,
-        Push, PushKeyed, PushTogether, QueueLimitRow, ReadDeadLetters, ReadDeliveryState,
-        ReadQueueLimit, ReadResult, ReadUnhandled, Redrive, Redriven, Report, RunningLevel,
-        RunningPart, SearchBelowFloors, SearchRange, SearchResult, SetGroupLimit, SetGroups,
-        SetNamePaused, SetPaused, SetQueueLimit, Settle, SweepProgress, SweepQueues, SweepResults,
+        ExpireJobs, FOR_EVER, FailedAttempt, Floor, FoldHistory, HistoryKey, HistoryPart,
+        HistoryPartKey, HoldKey, Keys, Limited, Name, NewJob, Purge, Push, PushKeyed, PushTogether,
+        QueueLimitRow, ReadDeadLetters, ReadDeliveryState, ReadQueueLimit, ReadResult,
+        ReadUnhandled, RecordHistory, Redrive, Redriven, Report, RunningLevel, RunningPart,
+        SearchBelowFloors, SearchRange, SearchResult, SetGroupLimit, SetGroups, SetNamePaused,
+        SetPaused, SetQueueLimit, Settle, SweepHistory, SweepProgress, SweepQueues, SweepResults,
         Take, UnhandledRow,
     };
 }
@@ -83,8 +84,8 @@ pub mod admin {
     pub use crate::admin::operations::{
         Blocker, CancelJobs, Cancelled, EditJobs, Edited, ForceRelease, ListAudit, ListJobs,
         ListLeases, ListLimits, ListLocks, ListPausedNames, ListQueues, ListRunning,
-        ListSchedulers, ListWaits, ListWorkers, LockHolder, Note, NotedLock, ReadJob, Record,
-        SweepNotes, Terminate, Unblock,
+        ListSchedulers, ListWaits, ListWorkers, LockHolder, Note, NotedLock, ReadHistory, ReadJob,
+        Record, SweepNotes, Terminate, Unblock,
     };
 }
 

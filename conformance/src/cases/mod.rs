@@ -19,6 +19,7 @@ mod failover;
 mod fences;
 mod groups;
 mod guards;
+mod history;
 mod holding;
 mod idempotency;
 mod ids;
@@ -102,6 +103,7 @@ pub(crate) fn roles() -> impl Iterator<Item = &'static (&'static str, Role)> {
         worker_outage::ROLES,
         schedule::ROLES,
         schema::ROLES,
+        history::ROLES,
     ]
     .into_iter()
     .flatten()
@@ -161,6 +163,7 @@ const MODULES: &[&[Case]] = &[
     queue_outage::CASES,
     queue_progress::CASES,
     queue_results::CASES,
+    history::CASES,
     ids::CASES,
     ids_limits::CASES,
     ids_processes::CASES,

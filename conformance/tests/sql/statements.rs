@@ -5,8 +5,8 @@ use lockapi::suite::admin::{
     CancelJobs, EditJobs, ExamineIndexes, ExamineLimits, ExamineServer, ExamineSessions,
     ExamineSpace, ExamineTables, ExamineWork, ForceRelease, ListAcquired, ListAudit, ListJobs,
     ListLeases, ListLimits, ListLocks, ListObjects, ListPausedNames, ListQueues, ListRunning,
-    ListSchedulers, ListWaits, ListWorkers, Note, ReadClock, ReadJob, Record, SweepNotes,
-    Terminate, Unblock,
+    ListSchedulers, ListWaits, ListWorkers, Note, ReadClock, ReadHistory, ReadJob, Record,
+    SweepNotes, Terminate, Unblock,
 };
 use lockapi::suite::driver::{IsPrimary, Operation, RestoreSettings, SaveSettings};
 use lockapi::suite::engine::{Cancelled, EnterEpoch, Marker, Notify, SessionSettings, Started};
@@ -100,6 +100,9 @@ pub(super) fn statements() -> Vec<Statement> {
         queue::AckWithResult::STATEMENT,
         queue::ReadResult::STATEMENT,
         queue::SweepResults::STATEMENT,
+        queue::RecordHistory::STATEMENT,
+        queue::FoldHistory::STATEMENT,
+        queue::SweepHistory::STATEMENT,
         queue::ReadUnhandled::STATEMENT,
         LockRequest::STATEMENT,
         Wait::STATEMENT,
@@ -168,6 +171,7 @@ fn of_operators() -> Vec<Statement> {
         ReadClock::STATEMENT,
         ListSchedulers::STATEMENT,
         ListPausedNames::STATEMENT,
+        ReadHistory::STATEMENT,
         ListLimits::STATEMENT,
         ListWorkers::STATEMENT,
         ForceRelease::STATEMENT,

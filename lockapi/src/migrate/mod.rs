@@ -130,6 +130,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "queue_limits",
         sql: include_str!("../../migrations/0020_queue_limits.sql"),
     },
+    Migration {
+        version: 21,
+        name: "history",
+        sql: include_str!("../../migrations/0021_history.sql"),
+    },
 ];
 
 impl Migration {

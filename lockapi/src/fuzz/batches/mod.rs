@@ -386,6 +386,15 @@ fn inspection() -> Vec<Decoder> {
             after: text(),
             most: 1,
         }),
+        of(admin::ReadHistory {
+            name: queue::Name {
+                namespace: text(),
+                queue: text(),
+            },
+            job: None,
+            hourly: true,
+            most: 1,
+        }),
         of(admin::ListPausedNames {
             name: queue::Name {
                 namespace: text(),

@@ -197,6 +197,25 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
             note: text(),
         }),
         of(queue::SweepProgress { after: 1, most: 1 }),
+        of(queue::RecordHistory {
+            namespace: text(),
+            taken_at: 1,
+            part: 1,
+            parts: vec![queue::HistoryPart {
+                queue: text(),
+                minute: 1,
+                name: text(),
+                sums: crate::queue::HistorySums::default(),
+            }],
+        }),
+        of(queue::FoldHistory {
+            after: Default::default(),
+            most: 1,
+        }),
+        of(queue::SweepHistory {
+            after: Default::default(),
+            most: 1,
+        }),
         of(queue::ReadDeliveryState { ticket: TICKET }),
         of(queue::ReadUnhandled {
             name: name(),
