@@ -14,7 +14,7 @@ use crate::child::Parent;
 use crate::context::{Context, MINUTE};
 use crate::fixture::{Answer, Point};
 use crate::harness::register;
-use crate::patience::soon;
+use crate::patience::{poll_then_drop, soon};
 
 register! { "history":
     H14 history_counts_what_became_of_attempts;
@@ -384,33 +384,41 @@ async fn history_that_is_off_writes_nothing(cx: Context) {
 async fn history_is_read_by_thousands_at_once(cx: Context) {
     complete(&cx, "send", 1).await;
     let backend = cx.backend().await;
+    let queue = backend.queue("work").unwrap();
+    queue.push(named("send")).await.unwrap();
     let inspector = backend.inspector();
     let many = if cx.calls_arrive_together() {
         10_000
     } else {
         100
     };
-    let read = |step| inspector.history("work", None, step);
-    let answers = (0..many).map(|n| {
-        read(if n % 2 == 0 {
-            HistoryStep::Minute
-        } else {
-            HistoryStep::Hour
-        })
-    });
-    let answers = futures_util::future::join_all(answers);
-    // Callers that leave are no burden to the others.
-    drop(
-        (0..many)
-            .map(|_| read(HistoryStep::Hour))
-            .collect::<Vec<_>>(),
-    );
-    for answer in soon("all have answers", answers).await {
-        assert_eq!(
-            answer.unwrap().iter().map(|it| it.completed).sum::<u64>(),
-            1
-        );
+    let read = async |n: usize| {
+        let steps = [HistoryStep::Minute, HistoryStep::Hour];
+        inspector.history("work", None, steps[n % 2]).await
+    };
+    // Those of callers that leave are not sent.
+    let left = futures_util::future::join_all((0..many).map(read));
+    poll_then_drop(left, 1).await;
+    let answers = futures_util::future::join_all((0..many).map(read));
+    // A claim does not wait behind them.
+    let (answers, claimed) =
+        soon("answers", futures_util::future::join(answers, one(&queue))).await;
+    claimed.ack().await.unwrap();
+    let mut refused = 0;
+    for answer in answers {
+        match answer {
+            Ok(points) => {
+                let completed = points.iter().map(|point| point.completed);
+                assert_eq!(completed.sum::<u64>(), 1);
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Capacity);
+                refused += 1;
+            }
+        }
     }
+    assert!(refused < many, "{refused}");
+    assert_eq!(both(&backend, None).await, (1, 0, 0));
 }
 
 async fn history_has_limits(cx: Context) {

@@ -5,11 +5,9 @@ mod notes;
 mod priority;
 
 use std::fmt;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use rustc_hash::FxBuildHasher;
 
 pub(super) use notes::{Names, NoteRecorder};
 
@@ -61,31 +59,9 @@ queued! {
     ListQueues "queues" true;
     ListSchedulers "schedulers" true;
     ListPausedNames "paused_names" true;
+    ReadHistory "history" true;
     ListLimits "limits" true;
     ListWorkers "worker_numbers" true;
-}
-
-impl Queued for ReadHistory {
-    const NAME: &'static str = "history";
-
-    fn weight(&self) -> usize {
-        ALONE
-    }
-
-    /// Many who look at one queue share a statement.
-    fn identity(&self) -> Option<u64> {
-        let wanted = (
-            &self.name.namespace,
-            &self.name.queue,
-            &self.job,
-            self.hourly,
-        );
-        Some(FxBuildHasher.hash_one(wanted))
-    }
-
-    fn is_like(&self, other: &Self) -> bool {
-        (&self.name, &self.job, self.hourly) == (&other.name, &other.job, other.hourly)
-    }
 }
 
 pub(super) fn inspector(core: &Arc<Core>) -> Arc<dyn Inspector> {

@@ -342,3 +342,55 @@ pub(super) fn first_sweep() -> SweepHistory {
         most: PART,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_names_and_minutes_are_bounded() {
+        let mut state = State::default();
+        let mut counted = 0;
+        for n in 0..100_000_i64 {
+            let name = n.to_string();
+            let known = state.known_name(n % 3, "work", &name);
+            if let Some(known) = known
+                && let Some(sums) = state.sums(n / 100 * MINUTE, n % 3, known)
+            {
+                sums.count(Attempted::Completed, 0, 0);
+                counted += 1;
+            }
+        }
+        assert_eq!(state.names, 3 * MAX_NAMES);
+        assert!(state.sums <= MAX_SUMS);
+        assert!(
+            state
+                .known_name(0, "work", "0")
+                .is_some_and(|name| name == "0")
+        );
+        let parts = state.take();
+        let sum: i64 = parts.iter().map(|part| part.sums.completed).sum();
+        assert_eq!(sum, counted);
+        assert!(parts.len() <= MAX_SUMS);
+        // Those of a minute are told apart by their names, and the rest is one.
+        for n in 0..100_000_i64 {
+            let name = n.to_string();
+            let name = state.known_name(0, "work", &name).expect("a known queue");
+            let sums = state.sums(0, 0, name).expect("few sums");
+            sums.count(Attempted::Failed, 0, 0);
+        }
+        let parts = state.take();
+        assert_eq!(parts.len(), MAX_NAMES + 1);
+        let rest = parts.iter().find(|part| part.name.is_empty());
+        assert_eq!(rest.map(|part| part.sums.failed), Some(99_900));
+        // And so are queues.
+        for n in 0..100_000 {
+            if let Some(name) = state.known_name(n, "work", "send") {
+                state.sums(0, n, name);
+            }
+        }
+        assert_eq!(state.known.len(), MAX_QUEUES);
+        assert_eq!(state.names, MAX_ALL_NAMES);
+        assert!(state.take().len() <= 2 * MAX_QUEUES);
+    }
+}
