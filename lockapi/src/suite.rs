@@ -26,6 +26,7 @@ pub mod mutex {
 
 /// See [`crate::queue`].
 pub mod queue {
+    pub use crate::queue::HistorySums;
     pub use crate::queue::model::Jobs;
     pub use crate::queue::operations::{
         Ack, AckWithResult, Admit, Admitted, Cancel, Cancelled, Claimed, CompleteAndClaim,
