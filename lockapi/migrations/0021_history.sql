@@ -98,8 +98,8 @@ CREATE VIEW lockapi.queue_history AS
       FROM (SELECT s.namespace, s.queue, s.hourly, s.at, s.name,
                    sum(s.completed) AS completed, sum(s.failed) AS failed, sum(s.dead) AS dead,
                    sum(s.waited) AS waited, sum(s.ran) AS ran,
-                   array_agg(coalesce(s.waits, 0)::int8 ORDER BY s.n) AS waits,
-                   array_agg(coalesce(s.runs, 0)::int8 ORDER BY s.n) AS runs
+                   array_agg(least(s.waits, 9223372036854775807)::int8 ORDER BY s.n) FILTER (WHERE s.waits IS NOT NULL) AS waits,
+                   array_agg(least(s.runs, 9223372036854775807)::int8 ORDER BY s.n) FILTER (WHERE s.runs IS NOT NULL) AS runs
               FROM (SELECT r.namespace, r.queue, r.hourly, r.at, r.name, u.n,
                            sum(CASE WHEN u.n = 1 THEN r.completed END) AS completed,
                            sum(CASE WHEN u.n = 1 THEN r.failed END) AS failed,

@@ -47,8 +47,8 @@ SELECT (extract(epoch FROM c.at) * 1000000)::int8 AS at,
        least(pg_catalog.sum(c.dead), 9223372036854775807)::int8 AS dead,
        least(pg_catalog.sum(c.waited), 9223372036854775807)::int8 AS waited,
        least(pg_catalog.sum(c.ran), 9223372036854775807)::int8 AS ran,
-       pg_catalog.array_agg(least(coalesce(c.waits, 0), 9223372036854775807)::int8 ORDER BY c.n) AS waits,
-       pg_catalog.array_agg(least(coalesce(c.runs, 0), 9223372036854775807)::int8 ORDER BY c.n) AS runs
+       pg_catalog.array_agg(least(c.waits, 9223372036854775807)::int8 ORDER BY c.n) FILTER (WHERE c.waits IS NOT NULL) AS waits,
+       pg_catalog.array_agg(least(c.runs, 9223372036854775807)::int8 ORDER BY c.n) FILTER (WHERE c.runs IS NOT NULL) AS runs
   FROM counted AS c
  GROUP BY c.at
  ORDER BY c.at

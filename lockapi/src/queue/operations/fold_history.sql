@@ -49,8 +49,8 @@ WITH part AS MATERIALIZED (
            least(pg_catalog.sum(c.completed), 9223372036854775807), least(pg_catalog.sum(c.failed), 9223372036854775807),
            least(pg_catalog.sum(c.dead), 9223372036854775807), least(pg_catalog.sum(c.waited), 9223372036854775807),
            least(pg_catalog.sum(c.ran), 9223372036854775807),
-           pg_catalog.array_agg(least(coalesce(c.waits, 0), 9223372036854775807)::int8 ORDER BY c.n),
-           pg_catalog.array_agg(least(coalesce(c.runs, 0), 9223372036854775807)::int8 ORDER BY c.n)
+           pg_catalog.array_agg(least(c.waits, 9223372036854775807)::int8 ORDER BY c.n) FILTER (WHERE c.waits IS NOT NULL),
+           pg_catalog.array_agg(least(c.runs, 9223372036854775807)::int8 ORDER BY c.n) FILTER (WHERE c.runs IS NOT NULL)
       FROM counted AS c
      GROUP BY c.namespace, c.queue, c.hourly, c.at, c.name
      ORDER BY c.namespace, c.queue, c.hourly, c.at, c.name
