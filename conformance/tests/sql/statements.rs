@@ -100,9 +100,6 @@ pub(super) fn statements() -> Vec<Statement> {
         queue::AckWithResult::STATEMENT,
         queue::ReadResult::STATEMENT,
         queue::SweepResults::STATEMENT,
-        queue::RecordHistory::STATEMENT,
-        queue::FoldHistory::STATEMENT,
-        queue::SweepHistory::STATEMENT,
         queue::ReadUnhandled::STATEMENT,
         LockRequest::STATEMENT,
         Wait::STATEMENT,
@@ -146,7 +143,7 @@ pub(super) fn statements() -> Vec<Statement> {
     all
 }
 
-/// Those of inspectors, operators and the doctor.
+/// Those of inspectors, operators and the doctor, and those of histories.
 fn of_operators() -> Vec<Statement> {
     vec![
         Note::STATEMENT,
@@ -172,6 +169,9 @@ fn of_operators() -> Vec<Statement> {
         ListSchedulers::STATEMENT,
         ListPausedNames::STATEMENT,
         ReadHistory::STATEMENT,
+        queue::RecordHistory::STATEMENT,
+        queue::FoldHistory::STATEMENT,
+        queue::SweepHistory::STATEMENT,
         ListLimits::STATEMENT,
         ListWorkers::STATEMENT,
         ForceRelease::STATEMENT,

@@ -49,6 +49,7 @@ pub(super) fn decoders() -> Vec<Decoder> {
     all.extend(answers());
     all.extend(queues::queues());
     all.extend(queues::managed_queues());
+    all.extend(queues::histories());
     all.extend(queues::paused_queues());
     all.extend(queues::results());
     all.extend(queues::schedules());

@@ -197,6 +197,18 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
             note: text(),
         }),
         of(queue::SweepProgress { after: 1, most: 1 }),
+        of(queue::ReadDeliveryState { ticket: TICKET }),
+        of(queue::ReadUnhandled {
+            name: name(),
+            names: Vec::new(),
+            most: 1,
+        }),
+    ]
+}
+
+/// Those of histories.
+pub(super) fn histories() -> Vec<Decoder> {
+    vec![
         of(queue::RecordHistory {
             namespace: text(),
             taken_at: 1,
@@ -214,12 +226,6 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
         }),
         of(queue::SweepHistory {
             after: Default::default(),
-            most: 1,
-        }),
-        of(queue::ReadDeliveryState { ticket: TICKET }),
-        of(queue::ReadUnhandled {
-            name: name(),
-            names: Vec::new(),
             most: 1,
         }),
     ]
