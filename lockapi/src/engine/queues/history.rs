@@ -33,6 +33,8 @@ const MAX_NAMES: usize = 100;
 const MAX_ALL_NAMES: usize = 1000;
 /// How many queues.
 const MAX_QUEUES: usize = 1000;
+/// So many sums are written in about a millisecond.
+const FEW: usize = 100;
 /// How many sums are in memory at most.
 const MAX_SUMS: usize = 8000;
 /// The server's clock is taken to be this much nearer to the latest answer.
@@ -76,7 +78,10 @@ struct State {
 pub(super) struct History {
     namespace: Arc<str>,
     state: Mutex<State>,
-    batcher: Arc<Batcher>,
+    /// That of jobs, which is open where there are any.
+    jobs: Arc<Batcher>,
+    /// For writes that take longer.
+    bulk: Arc<Batcher>,
     timer: Timer,
     this: Weak<Self>,
 }
@@ -142,11 +147,17 @@ impl State {
 }
 
 impl History {
-    pub(super) fn new(namespace: Arc<str>, batcher: Arc<Batcher>, timer: Timer) -> Arc<Self> {
+    pub(super) fn new(
+        namespace: Arc<str>,
+        jobs: Arc<Batcher>,
+        bulk: Arc<Batcher>,
+        timer: Timer,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             namespace,
             state: Mutex::default(),
-            batcher,
+            jobs,
+            bulk,
             timer,
             this: this.clone(),
         })
@@ -199,11 +210,20 @@ impl History {
             (state.again.take(), self.take(&mut state))
         };
         for record in again.map(|(record, _)| record).into_iter().chain(new) {
-            self.batcher.submit(record, |answer| {
+            self.batcher(&record).submit(record, |answer| {
                 if !matches!(answer, Ok(true)) {
                     telemetry::fault(Fault::HistoryUnwritten);
                 }
             });
+        }
+    }
+
+    /// A connection that is opened for a millisecond each minute costs more than the claim that waits for that.
+    fn batcher(&self, record: &RecordHistory) -> &Arc<Batcher> {
+        if record.parts.len() <= FEW {
+            &self.jobs
+        } else {
+            &self.bulk
         }
     }
 
@@ -254,7 +274,7 @@ impl History {
             return;
         };
         let (this, again) = (self.this.clone(), record.clone());
-        self.batcher.submit(record, move |answer| {
+        self.batcher(&again).submit(record, move |answer| {
             if let Some(history) = this.upgrade() {
                 history.answered(answer, again, until);
             }

@@ -186,8 +186,10 @@ impl Queues {
         Arc::new(Self {
             reports: Reports::new(Arc::clone(sweeps), kept, timer.clone()),
             results: Results::new(Arc::clone(&batcher), timer.clone()),
-            history: history
-                .map(|namespace| History::new(namespace, Arc::clone(sweeps), timer.clone())),
+            history: history.map(|namespace| {
+                let (jobs, bulk) = (Arc::clone(&batcher), Arc::clone(sweeps));
+                History::new(namespace, jobs, bulk, timer.clone())
+            }),
             heartbeats,
             batcher,
             renewals,
