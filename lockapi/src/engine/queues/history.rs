@@ -33,7 +33,7 @@ const MAX_NAMES: usize = 100;
 const MAX_ALL_NAMES: usize = 1000;
 /// How many queues.
 const MAX_QUEUES: usize = 1000;
-/// So many sums are written in about a millisecond.
+/// So many sums are written in some three milliseconds.
 const FEW: usize = 100;
 /// How many sums are in memory at most.
 const MAX_SUMS: usize = 8000;
@@ -218,7 +218,7 @@ impl History {
         }
     }
 
-    /// A connection that is opened for a millisecond each minute costs more than the claim that waits for that.
+    /// A connection that is opened for that each minute costs more than the claim that waits for that.
     fn batcher(&self, record: &RecordHistory) -> &Arc<Batcher> {
         if record.parts.len() <= FEW {
             &self.jobs
