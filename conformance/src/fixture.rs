@@ -315,6 +315,12 @@ pub trait Fixture: Send + Sync {
     /// Sweeps expired jobs of the namespace now, as each process that uses a queue does every few minutes.
     async fn expire_jobs(&self);
 
+    /// Moves the parts of histories into their minutes and hours and deletes what is too old, as a sweep would.
+    async fn sweep_history(&self);
+
+    /// How many parts of histories there are, and how many minutes and hours.
+    async fn history_rows(&self) -> (usize, usize);
+
     /// The state of a limit of the namespace; `None` when it has no row.
     async fn limit(&self, key: &str) -> Option<Level>;
 

@@ -10,6 +10,7 @@ use lockapi::engine::ManualClock;
 use lockapi::memory::Database;
 use lockapi::suite::lease::Peeked;
 use lockapi::suite::limit::Level;
+use lockapi::suite::queue::{FoldHistory, SweepHistory};
 use lockapi::{Backend, LockId, Result};
 
 use crate::accounts::Accounts;
@@ -211,6 +212,21 @@ impl Fixture for InMemory {
         let mut session = session.expect("a session");
         let swept = session.perform(&[sweep(&self.namespace)]).await;
         swept.expect("swept");
+    }
+
+    async fn sweep_history(&self) {
+        let session = Connector::connect(&self.database, Mode::Direct).await;
+        let mut session = session.expect("a session");
+        let (after, most) = (Default::default(), 1000);
+        let folded = session.perform(&[FoldHistory { after, most }]).await;
+        folded.expect("folded");
+        let after = Default::default();
+        let swept = session.perform(&[SweepHistory { after, most }]).await;
+        swept.expect("swept");
+    }
+
+    async fn history_rows(&self) -> (usize, usize) {
+        self.database.inspect(|model| model.jobs().history.rows())
     }
 
     async fn limit(&self, key: &str) -> Option<Level> {

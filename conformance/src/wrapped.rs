@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, CurrentLimit, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobLimit,
-    JobResult, Outcome, Pause, Pushed, QueueOptions, ResultValue, Settled, Statistics, Ticket,
-    Unhandled,
+    Attempted, Claim, CurrentLimit, DeadLetter, Delivery, DeliveryState, Drained, Exchange, Groups,
+    Job, JobLimit, JobResult, Outcome, Pause, Pushed, QueueOptions, ResultValue, Settled,
+    Statistics, Ticket, Unhandled,
 };
 use lockapi::{Queue, Result};
 
@@ -108,6 +108,10 @@ impl<W: Wrapper> Queue for Wrapped<W> {
 
     fn report_progress(&self, ticket: Ticket, fraction: f64, note: &str) -> Result<()> {
         self.0.inner().report_progress(ticket, fraction, note)
+    }
+
+    fn attempted(&self, job: &Delivery, how: Attempted) {
+        self.0.inner().attempted(job, how);
     }
 
     async fn read_result(&self, id: i64) -> Result<JobResult<ResultValue>> {

@@ -150,3 +150,39 @@ fn all_jobs_that_match_are_cancelled() {
     assert_eq!(told["cancelled"], 1);
     assert_eq!(jobs(&[]), 0);
 }
+
+#[test]
+fn history_is_shown_by_the_minute_and_by_the_hour() {
+    let database = Database::new();
+    push(&database, "mails", "send");
+    let history = |arguments: &[&str]| {
+        let begin = ["queue", "history", "mails"];
+        database.lockapi([&begin[..], arguments].concat())
+    };
+    let empty = history(&["--json"]).succeeds().json();
+    assert_eq!(empty, serde_json::json!([]));
+    database.sql(
+        "INSERT INTO lockapi.job_history (at, completed, failed, dead, waited, ran, hourly, waits, runs, namespace, queue, name)
+         SELECT date_trunc(o.step, now(), 'UTC') - o.many * ('1 ' || o.step)::interval, 7, 2, 1, 9000000, 18000000, o.step = 'hour',
+                '{0,9}', '{0,0,9}', 'default', 'mails', o.name
+           FROM (VALUES ('minute', 3, 'send'), ('minute', 3, 'digest'), ('hour', 30, 'send')) AS o (step, many, name)",
+    );
+    let minutes = history(&["--json"]).succeeds().json();
+    assert_eq!(minutes[0]["completed"], 14, "{minutes}");
+    assert_eq!(minutes[0]["run_mean"], 2.0, "{minutes}");
+    assert_eq!(minutes.as_array().expect("a list").len(), 1);
+    let send = history(&["--name", "send", "--json"]).succeeds().json();
+    assert_eq!(send[0]["completed"], 7, "{send}");
+    assert_eq!(send[0]["wait_p95"], 0.00195, "{send}");
+    let hours = history(&["--by", "hour", "--json"]).succeeds().json();
+    assert_eq!(
+        (&hours[0]["failed"], &hours[0]["dead"]),
+        (&2.into(), &1.into())
+    );
+    history(&["--by", "hour"])
+        .succeeds()
+        .shows("WAIT P95")
+        .shows("1ms");
+    history(&["--by", "week"]).exits(2);
+    history(&["--name", ""]).exits(2);
+}

@@ -26,16 +26,18 @@ pub mod mutex {
 
 /// See [`crate::queue`].
 pub mod queue {
+    pub use crate::queue::HistorySums;
     pub use crate::queue::model::Jobs;
     pub use crate::queue::operations::{
         Ack, AckWithResult, Admit, Admitted, Cancel, Cancelled, Claimed, CompleteAndClaim,
         CompletedAndClaimed, CountJobs, CountRunning, Counted, DELETED, DeadLetterRow, Discard,
-        ExpireJobs, FOR_EVER, FailedAttempt, Floor, HoldKey, Keys, LimitRow, Limited, Name, NewJob,
-        Purge, Push, PushKeyed, PushTogether, ReadDeadLetters, ReadDeliveryState, ReadQueueLimit,
-        ReadResult, ReadUnhandled, Redrive, Redriven, Report, RunningLevel, RunningPart,
+        ExpireJobs, FOR_EVER, FailedAttempt, Floor, FoldHistory, HistoryKey, HistoryPart,
+        HistoryPartKey, HoldKey, Keys, LimitRow, Limited, Name, NewJob, Purge, Push, PushKeyed,
+        PushTogether, ReadDeadLetters, ReadDeliveryState, ReadQueueLimit, ReadResult,
+        ReadUnhandled, RecordHistory, Redrive, Redriven, Report, RunningLevel, RunningPart,
         SearchBelowFloors, SearchRange, SearchResult, SetGroupLimit, SetGroups, SetNamePaused,
-        SetPaused, SetQueueLimit, Settle, SweepProgress, SweepQueues, SweepResults, Take,
-        UnhandledRow,
+        SetPaused, SetQueueLimit, Settle, SweepHistory, SweepProgress, SweepQueues, SweepResults,
+        Take, UnhandledRow,
     };
 }
 
@@ -83,8 +85,8 @@ pub mod admin {
     pub use crate::admin::operations::{
         Blocker, CancelJobs, Cancelled, EditJobs, Edited, ForceRelease, ListAudit, ListJobs,
         ListLeases, ListLimits, ListLocks, ListPausedNames, ListQueues, ListRunning,
-        ListSchedulers, ListWaits, ListWorkers, LockHolder, Note, NotedLock, ReadJob, Record,
-        SweepNotes, Terminate, Unblock,
+        ListSchedulers, ListWaits, ListWorkers, LockHolder, Note, NotedLock, ReadHistory, ReadJob,
+        Record, SweepNotes, Terminate, Unblock,
     };
 }
 

@@ -20,6 +20,7 @@ mod fences;
 mod group_rates;
 mod groups;
 mod guards;
+mod history;
 mod holding;
 mod idempotency;
 mod ids;
@@ -103,6 +104,7 @@ pub(crate) fn roles() -> impl Iterator<Item = &'static (&'static str, Role)> {
         worker_outage::ROLES,
         schedule::ROLES,
         schema::ROLES,
+        history::ROLES,
     ]
     .into_iter()
     .flatten()
@@ -163,6 +165,7 @@ const MODULES: &[&[Case]] = &[
     queue_outage::CASES,
     queue_progress::CASES,
     queue_results::CASES,
+    history::CASES,
     ids::CASES,
     ids_limits::CASES,
     ids_processes::CASES,

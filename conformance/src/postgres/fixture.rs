@@ -9,7 +9,7 @@ use lockapi::BackendOptions;
 use lockapi::suite::driver::Operation;
 use lockapi::suite::lease::Peeked;
 use lockapi::suite::limit::Level;
-use lockapi::suite::queue::ExpireJobs;
+use lockapi::suite::queue::{ExpireJobs, FoldHistory, SweepHistory};
 use lockapi::{Backend, LockId, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -295,6 +295,31 @@ impl Fixture for OnPostgres {
                  DEALLOCATE expire"
             ))
             .await;
+    }
+
+    async fn sweep_history(&self) {
+        let (namespace, fold) = (literal(&self.namespace), FoldHistory::STATEMENT.sql);
+        let sweep = SweepHistory::STATEMENT.sql;
+        self.observer
+            .rows(format!(
+                "PREPARE fold AS {fold};
+                 EXECUTE fold({namespace}, '', 0, '', 0, 1000);
+                 DEALLOCATE fold;
+                 PREPARE sweep AS {sweep};
+                 EXECUTE sweep({namespace}, '', false, 0, '', 1000);
+                 DEALLOCATE sweep"
+            ))
+            .await;
+    }
+
+    async fn history_rows(&self) -> (usize, usize) {
+        let namespace = literal(&self.namespace);
+        let count = async |table| {
+            let query =
+                format!("SELECT count(*) FROM lockapi.{table} WHERE namespace = {namespace}");
+            self.server.value(query).await.parse().expect("a number")
+        };
+        (count("job_history_part").await, count("job_history").await)
     }
 
     async fn sessions(&self) -> usize {

@@ -75,6 +75,17 @@ impl OnPostgres {
                   WHERE namespace = {namespace};
                  UPDATE lockapi.paused_name SET paused_until = paused_until - {micros} * interval '1 microsecond'
                   WHERE namespace = {namespace};
+                 UPDATE lockapi.job_history_part
+                    SET written_at = written_at - {micros} * interval '1 microsecond',
+                        minute = minute - interval '5000 years'
+                  WHERE namespace = {namespace};
+                 UPDATE lockapi.job_history_part
+                    SET minute = minute + interval '5000 years' - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace};
+                 UPDATE lockapi.job_history SET at = at - interval '5000 years' WHERE namespace = {namespace};
+                 UPDATE lockapi.job_history
+                    SET at = at + interval '5000 years' - {micros} * interval '1 microsecond'
+                  WHERE namespace = {namespace};
                  UPDATE lockapi.queue_limit SET tat = tat - {micros}::int8 * 1000, at = at - {micros}::int8 * 1000
                   WHERE namespace = {namespace};
                  UPDATE lockapi.group_rate SET tat = tat - {micros}::int8 * 1000, at = at - {micros}::int8 * 1000

@@ -5,8 +5,8 @@ use lockapi::suite::admin::{
     CancelJobs, EditJobs, ExamineIndexes, ExamineLimits, ExamineServer, ExamineSessions,
     ExamineSpace, ExamineTables, ExamineWork, ForceRelease, ListAcquired, ListAudit, ListJobs,
     ListLeases, ListLimits, ListLocks, ListObjects, ListPausedNames, ListQueues, ListRunning,
-    ListSchedulers, ListWaits, ListWorkers, Note, ReadClock, ReadJob, Record, SweepNotes,
-    Terminate, Unblock,
+    ListSchedulers, ListWaits, ListWorkers, Note, ReadClock, ReadHistory, ReadJob, Record,
+    SweepNotes, Terminate, Unblock,
 };
 use lockapi::suite::driver::{IsPrimary, Operation, RestoreSettings, SaveSettings};
 use lockapi::suite::engine::{Cancelled, EnterEpoch, Marker, Notify, SessionSettings, Started};
@@ -143,7 +143,7 @@ pub(super) fn statements() -> Vec<Statement> {
     all
 }
 
-/// Those of inspectors, operators and the doctor.
+/// Those of inspectors, operators and the doctor, and those of histories.
 fn of_operators() -> Vec<Statement> {
     vec![
         Note::STATEMENT,
@@ -168,6 +168,10 @@ fn of_operators() -> Vec<Statement> {
         ReadClock::STATEMENT,
         ListSchedulers::STATEMENT,
         ListPausedNames::STATEMENT,
+        ReadHistory::STATEMENT,
+        queue::RecordHistory::STATEMENT,
+        queue::FoldHistory::STATEMENT,
+        queue::SweepHistory::STATEMENT,
         ListLimits::STATEMENT,
         ListWorkers::STATEMENT,
         ForceRelease::STATEMENT,

@@ -17,6 +17,7 @@ use crate::output::spoken;
 mod cancel;
 mod edit;
 mod entries;
+mod history;
 mod jobs;
 mod limit;
 mod look;
@@ -26,6 +27,7 @@ mod push;
 use cancel::Cancel;
 use edit::Edit;
 use entries::{Dead, Running, Shown};
+use history::History;
 use jobs::Jobs;
 use limit::Limit;
 use pause::{Drain, Resume, Stop};
@@ -57,6 +59,8 @@ pub(crate) enum Queue {
         /// The queue
         queue: String,
     },
+    /// Show what became of attempts, and how long they waited and ran, by the minute or by the hour
+    History(History),
     /// List jobs that run, and on which workers
     Running {
         /// Of this queue only
@@ -153,6 +157,7 @@ impl Queue {
                 let running: Vec<Running> = running.into_iter().map(Running::from).collect();
                 output.entries(&running)?;
             }
+            Self::History(history) => history.run(global, backend).await?,
             Self::Push(push) => return push.run(global, backend).await,
             Self::Cancel(cancel) => cancel.run(global, backend).await?,
             Self::Edit(edit) => edit.run(global, backend).await?,

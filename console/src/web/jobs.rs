@@ -9,6 +9,7 @@ use maud::{Markup, html};
 
 use super::Shared;
 use super::guard::Visit;
+use super::history;
 use super::markup::{badge, encoded, lasting, maybe, moment, offer, table, text};
 use super::screens::Screen;
 use crate::output::{plain, spoken, time};
@@ -64,6 +65,7 @@ pub(super) async fn queue(
         (state_of(shared, name, &statistics))
         (queue_actions(visit, name, kind, &statistics))
         (names_of(visit, name, &paused))
+        (history::of(shared, name, kind, now).await)
         nav .tabs aria-label="States" {
             @for (of, count) in counts {
                 a href=(here(of, "")) aria-current=[(of == state).then_some("page")] {

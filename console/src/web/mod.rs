@@ -36,6 +36,7 @@ mod edit;
 mod errands;
 mod graph;
 mod guard;
+mod history;
 mod jobs;
 mod live;
 mod markup;

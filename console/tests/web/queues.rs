@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use lockapi::Backend;
 use lockapi::admin::Filter;
 use lockapi::limit::Quota;
+use lockapi::memory::Database;
 use lockapi::queue::{Claim, Delivery, Job};
 use lockapi_console::web::WebOptions;
 
@@ -307,4 +308,42 @@ async fn who_may_only_look_and_forms_of_others_do_none_of_it() {
     let counted = backend.queue("mails").unwrap().statistics().await.unwrap();
     assert!(!counted.paused);
     assert_eq!(counted.ready.count, 2);
+}
+
+#[tokio::test]
+async fn a_queue_has_pictures_of_its_history() {
+    let database = Database::new();
+    let backend: Arc<dyn Backend> = database.connect().await.unwrap();
+    let mut browser = actor(&backend);
+    push(&*backend, "send", 3).await;
+    let screen = browser.get("/queue?name=mails").await;
+    assert!(!screen.body.contains("last hour"), "nothing is known yet");
+    let mut claimed = claim(&*backend, 3).await;
+    claimed.remove(0).ack().await.unwrap();
+    claimed.remove(0).ack().await.unwrap();
+    claimed.remove(0).reject("never").await.unwrap();
+    // A second program of the same database shows what the first has written when it ended.
+    let reader: Arc<dyn Backend> = database.connect().await.unwrap();
+    backend.close().await.unwrap();
+    let mut browser = actor(&reader);
+    for (address, told) in [
+        (
+            "/queue?name=mails",
+            "last hour: 2 completed, 1 failed, 1 dead",
+        ),
+        (
+            "/queue?name=mails&kind=send",
+            "last week: 2 completed, 1 failed, 1 dead",
+        ),
+    ] {
+        let screen = browser.get(address).await;
+        assert!(screen.body.contains(told), "no {told}: {}", screen.body);
+        assert!(
+            screen.body.contains("<rect class=\"bad\""),
+            "{}",
+            screen.body
+        );
+    }
+    let other = browser.get("/queue?name=mails&kind=digest").await;
+    assert!(!other.body.contains("last hour"));
 }

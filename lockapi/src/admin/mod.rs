@@ -31,6 +31,7 @@ use async_trait::async_trait;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
+use crate::queue::{HistoryPoint, HistoryStep};
 
 mod edit;
 pub(crate) mod examine;
@@ -59,7 +60,7 @@ pub(crate) use model::Notes;
 pub(crate) use operations::{
     Blocker, CancelJobs, Edit, EditJobs, Edited, ForceRelease, ListAudit, ListJobs, ListLeases,
     ListLimits, ListLocks, ListPausedNames, ListQueues, ListRunning, ListSchedulers, ListWaits,
-    ListWorkers, Note, NotedLock, ReadJob, Record, SweepNotes, Terminate, Unblock,
+    ListWorkers, Note, NotedLock, ReadHistory, ReadJob, Record, SweepNotes, Terminate, Unblock,
 };
 pub(crate) use priority::Shared;
 pub use priority::{Priority, PriorityScope, Report, SignalOutcome, SignalledBlocker};
@@ -336,6 +337,23 @@ pub trait Inspector: Send + Sync + fmt::Debug {
     /// Names of jobs that are [paused](crate::Queue::set_name_paused) in a queue of the namespace, in their order: at
     /// most `most` (up to [`MAX_PAGE`]).
     async fn paused_names(&self, queue: &str, most: usize) -> Result<Vec<PausedName>>;
+
+    /// What became of the attempts at jobs of a queue of the namespace, by the minute or by the hour, the oldest first: of one
+    /// name of jobs, or of all together. Minutes and hours in which no attempt ended are left out, and the latest is not over.
+    ///
+    /// Programs count in memory what their workers and deliveries learn the outcome of, and write it once a minute, when the backend
+    /// is [closed](crate::Backend::close), and not when they are killed; so the latest two minutes are incomplete. Of what was
+    /// acknowledged in a transaction only workers know whether that was committed. Jobs that expired, and those whose last lease
+    /// ended without an answer, are dead letters without an attempt that is counted.
+    ///
+    /// A program tells the first 100 names of jobs apart in a queue, and 1,000 in all; others are counted together, under the empty
+    /// name. At most 20,000 rows are read, the latest first: that is all, as long as a queue has no more than 100 names.
+    async fn history(
+        &self,
+        queue: &str,
+        name: Option<&str>,
+        step: HistoryStep,
+    ) -> Result<Vec<HistoryPoint>>;
 
     /// Rate limits of the namespace in the order of their keys, at most `most` (up to [`MAX_PAGE`]) of
     /// those after `after`, among the first 5,000 of all namespaces.

@@ -10,6 +10,7 @@ use crate::admin::{
 };
 use crate::error::Result;
 use crate::key::Key;
+use crate::queue::{HistoryPoint, HistoryStep};
 
 /// An [inspector](crate::admin::Inspector) for blocking callers.
 #[derive(Clone, Debug)]
@@ -113,6 +114,20 @@ impl Inspector {
     /// As for the async method.
     pub fn paused_names(&self, queue: &str, most: usize) -> Result<Vec<PausedName>> {
         block_on(self.0.paused_names(queue, most))
+    }
+
+    /// What became of the attempts at jobs of a queue, by the minute or by the hour; see
+    /// [`Inspector::history`](crate::admin::Inspector::history).
+    ///
+    /// # Errors
+    /// As for the async method.
+    pub fn history(
+        &self,
+        queue: &str,
+        name: Option<&str>,
+        step: HistoryStep,
+    ) -> Result<Vec<HistoryPoint>> {
+        block_on(self.0.history(queue, name, step))
     }
 
     /// Rate limits in the order of their keys; see

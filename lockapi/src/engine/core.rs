@@ -59,14 +59,15 @@ impl Core {
             timer.clone(),
         );
         let jobs = Batcher::new(Arc::clone(&connections));
+        let namespace: Arc<str> = options.namespace.into();
         let queues = Queues::new(
             Arc::clone(&jobs),
             Arc::clone(&renewals),
             sweeps.batcher(),
             timer,
+            options.history.then(|| Arc::clone(&namespace)),
         );
         let names = Arc::<Names>::default();
-        let namespace: Arc<str> = options.namespace.into();
         let observe = options.notes.then(|| {
             let recorder = NoteRecorder::new(
                 Arc::clone(&jobs),
@@ -154,7 +155,7 @@ impl Core {
     /// Gives back all that is held, and ends.
     pub(super) async fn give_back_and_close(&self) -> Result<()> {
         // Afterwards they would be refused.
-        self.queues.flush_reports();
+        self.queues.flush();
         self.connections.tasks.begin_close();
         let held = self.leases.release_all().into_iter();
         let held = held.chain(self.queues.release_all());

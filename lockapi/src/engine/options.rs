@@ -24,6 +24,7 @@ pub struct BackendOptions {
     pub(super) timeout: Duration,
     pub(super) heartbeat: Duration,
     pub(super) notes: bool,
+    pub(super) history: bool,
     pub(super) warn: Warn,
 }
 
@@ -36,6 +37,7 @@ impl Default for BackendOptions {
             timeout: Duration::from_secs(5),
             heartbeat: Duration::from_secs(1),
             notes: true,
+            history: true,
             warn: Warn::default(),
         }
     }
@@ -95,6 +97,14 @@ impl BackendOptions {
     #[must_use]
     pub fn notes(mut self, notes: bool) -> Self {
         self.notes = notes;
+        self
+    }
+
+    /// Whether the [history](crate::admin::Inspector::history) of queues counts the jobs that this backend works on; `true` by
+    /// default. Counting writes one statement a minute.
+    #[must_use]
+    pub fn history(mut self, history: bool) -> Self {
+        self.history = history;
         self
     }
 

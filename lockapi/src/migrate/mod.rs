@@ -131,6 +131,11 @@ pub const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/0020_queue_limits.sql"),
     },
     Migration {
+        version: 21,
+        name: "history",
+        sql: include_str!("../../migrations/0021_history.sql"),
+    },
+    Migration {
         version: 22,
         name: "group_rates",
         sql: include_str!("../../migrations/0022_group_rates.sql"),

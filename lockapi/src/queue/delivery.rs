@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::operations::Claimed;
-use super::{Headers, Outcome, Priority, Queue, ResultValue, Settled, Ticket};
+use super::{Attempted, Headers, Outcome, Priority, Queue, ResultValue, Settled, Ticket};
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::hold::Hold;
 
@@ -37,6 +37,9 @@ pub struct Delivery {
     acked_in: AtomicBool,
     /// What is stored when it is completed.
     result: Mutex<Option<ResultValue>>,
+    /// When the attempt began and ended, by the clock of the queue, in microseconds; 0: not yet.
+    began: AtomicU64,
+    ended: AtomicU64,
 }
 
 impl Delivery {
@@ -46,6 +49,7 @@ impl Delivery {
     }
 
     pub(crate) fn held(claimed: Claimed, queue: Arc<dyn Queue>, hold: Arc<Hold>) -> Self {
+        let began = AtomicU64::new(since_start(queue.now()));
         Self {
             claimed,
             queue,
@@ -54,6 +58,8 @@ impl Delivery {
             dropped: Outcome::Abandon,
             acked_in: AtomicBool::new(false),
             result: Mutex::new(None),
+            began,
+            ended: AtomicU64::new(0),
         }
     }
 
@@ -322,6 +328,38 @@ impl Delivery {
         self.answer("extend", extending.await).map(drop)
     }
 
+    /// Its handler began at this time, by the clock of the queue.
+    pub(crate) fn began_at(&self, now: Duration) {
+        self.began.store(since_start(now), Ordering::Relaxed);
+    }
+
+    /// Its handler ended at this time.
+    pub(crate) fn ended_at(&self, now: Duration) {
+        self.ended.store(since_start(now), Ordering::Relaxed);
+    }
+
+    /// When the attempt began and ended.
+    pub(crate) fn ran_from_to(&self) -> (Duration, Duration) {
+        let ended = match self.ended.load(Ordering::Relaxed) {
+            0 => since_start(self.queue.now()),
+            ended => ended,
+        };
+        let began = self.began.load(Ordering::Relaxed);
+        (Duration::from_micros(began), Duration::from_micros(ended))
+    }
+
+    /// When the job was due, by the server's clock, in microseconds since 1970.
+    pub(crate) fn due(&self) -> i64 {
+        self.claimed.run_at
+    }
+
+    /// Counts the attempt, if this was the answer to its outcome.
+    pub(crate) fn attempted(&self, outcome: &Outcome, settled: Settled) {
+        if let Some(how) = Attempted::of(outcome, settled) {
+            self.queue.attempted(self, how);
+        }
+    }
+
     /// Leaves its completion to the caller: when dropped it is not released.
     pub(crate) fn settled_by_caller(&self) {
         self.settled.store(true, Ordering::Release);
@@ -346,11 +384,15 @@ impl Delivery {
         if checked.is_ok() {
             self.dropped = outcome.clone();
         }
+        self.ended_at(self.queue.now());
         async move {
             let settled = match checked {
                 Ok(()) => {
-                    let settled = self.queue.settle(self.ticket(), outcome).await;
+                    let settled = self.queue.settle(self.ticket(), outcome.clone()).await;
                     self.settled_by_caller();
+                    if let Ok(settled) = &settled {
+                        self.attempted(&outcome, *settled);
+                    }
                     settled
                 }
                 Err(error) => Err(error),
@@ -377,6 +419,10 @@ impl Drop for Delivery {
     fn drop(&mut self) {
         if !*self.settled.get_mut() {
             let outcome = std::mem::replace(&mut self.dropped, Outcome::Abandon);
+            let attempted = matches!(outcome, Outcome::Abandon) && !*self.acked_in.get_mut();
+            if attempted && !self.is_lost() {
+                self.attempted(&outcome, Settled::Done);
+            }
             self.queue.settle_later(self.ticket(), outcome);
         }
         // Whatever became of it, it is not extended any more.
@@ -395,6 +441,10 @@ impl fmt::Debug for Delivery {
             .field("lost", &self.is_lost())
             .finish_non_exhaustive()
     }
+}
+
+fn since_start(now: Duration) -> u64 {
+    u64::try_from(now.as_micros()).unwrap_or(u64::MAX).max(1)
 }
 
 /// A point in time that the server returned in microseconds since 1970.

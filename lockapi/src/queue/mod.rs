@@ -13,6 +13,7 @@ mod dead_letter;
 mod delivery;
 mod groups;
 mod headers;
+mod history;
 pub(crate) mod in_transaction;
 mod job;
 mod limit;
@@ -38,6 +39,11 @@ pub use headers::{
     Headers, MAX_HEADER_BYTES, MAX_HEADER_NAME, MAX_HEADER_VALUE, MAX_HEADERS, MAX_TAG,
 };
 pub(crate) use headers::{TAGS, check_tag};
+#[cfg(not(feature = "suite"))]
+pub(crate) use history::HistorySums;
+#[cfg(feature = "suite")]
+pub use history::HistorySums;
+pub use history::{Attempted, HistoryPoint, HistoryStep};
 pub use in_transaction::Taken;
 pub(crate) use in_transaction::topic;
 pub use job::{How, Job, JobKind, MAX_DELAY, MAX_PUSH, MAX_PUSH_BYTES, Priority, Pushed, Unique};
@@ -46,11 +52,12 @@ pub use limit::{CurrentLimit, JobLimit, MAX_RUNNING};
 pub(crate) use model::Jobs;
 pub(crate) use operations::{
     Ack, AckWithResult, Admit, Admitted, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed,
-    CountJobs, CountRunning, DELETED, Discard, ExpireJobs, FOR_EVER, Floor, Keys, Limited, Name,
-    NewJob, Purge, Push, PushKeyed, PushTogether, ReadDeadLetters, ReadDeliveryState,
-    ReadQueueLimit, ReadResult, ReadUnhandled, Redrive, Report, RunningPart, SearchBelowFloors,
-    SearchRange, SearchResult, SetGroupLimit, SetGroups, SetNamePaused, SetPaused, SetQueueLimit,
-    Settle, SweepProgress, SweepQueues, SweepResults, attempts,
+    CountJobs, CountRunning, DELETED, Discard, ExpireJobs, FOR_EVER, Floor, FoldHistory,
+    HistoryKey, HistoryPart, HistoryPartKey, Keys, Limited, Name, NewJob, Purge, Push, PushKeyed,
+    PushTogether, ReadDeadLetters, ReadDeliveryState, ReadQueueLimit, ReadResult, ReadUnhandled,
+    RecordHistory, Redrive, Report, RunningPart, SearchBelowFloors, SearchRange, SearchResult,
+    SetGroupLimit, SetGroups, SetNamePaused, SetPaused, SetQueueLimit, Settle, SweepHistory,
+    SweepProgress, SweepQueues, SweepResults, attempts,
 };
 pub use options::QueueOptions;
 pub use pause::{Drained, Pause};
@@ -183,6 +190,11 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Invalid` as for that.
     fn report_progress(&self, ticket: Ticket, fraction: f64, note: &str) -> Result<()>;
+
+    /// Counts an attempt that has ended in the history of the queue, in memory; it does not block.
+    ///
+    /// Programs need not call it: workers and deliveries do, for what they know the outcome of.
+    fn attempted(&self, job: &Delivery, how: Attempted);
 
     /// Looks up what became of a job.
     ///

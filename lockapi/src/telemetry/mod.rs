@@ -60,7 +60,7 @@
 //! | `lockapi_contended_total` | counter | attempts | `kind` | attempts that found another holder |
 //! | `lockapi_lost_total` | counter | holds | `kind` | holds that were lost |
 //! | `lockapi_renewals_total` | counter | renewals | `kind`, `outcome` | `done`, `lost`, `failed` |
-//! | `lockapi_faults_total` | counter | faults | `fault` | faults that were recovered from: `worker_ended`, a background task that ended early and is started again; `waiter_unopened`, a connection for waiting for locks that could not be opened; `panicked`, a callback or waker of the program that panicked on the timer; `progress_unwritten`, reports of handlers that could not be written |
+//! | `lockapi_faults_total` | counter | faults | `fault` | faults that were recovered from: `worker_ended`, a background task that ended early and is started again; `waiter_unopened`, a connection for waiting for locks that could not be opened; `panicked`, a callback or waker of the program that panicked on the timer; `progress_unwritten`, reports of handlers that could not be written; `history_unwritten`, a minute of the history that could not be written, or not as a whole |
 //! | `lockapi_decisions_total` | counter | decisions | `outcome` | decisions of rate limits: `admitted`, `refused` |
 //! | `lockapi_claimed_total` | counter | jobs | `queue` | jobs that were claimed |
 //! | `lockapi_job_seconds` | histogram | seconds | `queue`, `outcome` | how long a handler ran |
@@ -183,6 +183,7 @@ pub(crate) enum Fault {
     WaiterUnopened,
     Panicked,
     ProgressUnwritten,
+    HistoryUnwritten,
 }
 
 /// The answer to a call that acquires.

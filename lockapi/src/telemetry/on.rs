@@ -302,6 +302,7 @@ pub(crate) fn fault(fault: Fault) {
         Fault::WaiterUnopened => "waiter_unopened",
         Fault::Panicked => "panicked",
         Fault::ProgressUnwritten => "progress_unwritten",
+        Fault::HistoryUnwritten => "history_unwritten",
     };
     #[cfg(feature = "metrics")]
     metrics::counter!("lockapi_faults_total", "fault" => fault).increment(1);

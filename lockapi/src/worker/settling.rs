@@ -70,6 +70,9 @@ impl Settling {
         self.owed = Some(outcome.clone());
         async move {
             let settlement = self.settle_now(&outcome).await;
+            if let Settlement::Settled(settled) = settlement {
+                self.delivery.attempted(&outcome, settled);
+            }
             self.owed.take();
             (outcome, settlement)
         }

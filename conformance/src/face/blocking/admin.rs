@@ -7,6 +7,7 @@ use lockapi::admin::{
     PriorityScope, RunningJob, TerminatedSession, Waiter, WorkerNumber,
 };
 use lockapi::blocking;
+use lockapi::queue::{HistoryPoint, HistoryStep};
 use lockapi::{Key, Result};
 
 use super::Blocking;
@@ -76,6 +77,17 @@ impl Inspector for Blocking<blocking::Inspector> {
     async fn paused_names(&self, queue: &str, most: usize) -> Result<Vec<PausedName>> {
         let queue = queue.to_owned();
         self.with(move |inner| inner.paused_names(&queue, most))
+            .await
+    }
+
+    async fn history(
+        &self,
+        queue: &str,
+        name: Option<&str>,
+        step: HistoryStep,
+    ) -> Result<Vec<HistoryPoint>> {
+        let (queue, name) = (queue.to_owned(), name.map(str::to_owned));
+        self.with(move |inner| inner.history(&queue, name.as_deref(), step))
             .await
     }
 

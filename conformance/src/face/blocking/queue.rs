@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::queue::{
-    Claim, CurrentLimit, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobLimit,
-    JobResult, Outcome, Pause, Pushed, Queue, QueueOptions, ResultValue, Settled, Statistics,
-    Ticket, Unhandled,
+    Attempted, Claim, CurrentLimit, DeadLetter, Delivery, DeliveryState, Drained, Exchange, Groups,
+    Job, JobLimit, JobResult, Outcome, Pause, Pushed, Queue, QueueOptions, ResultValue, Settled,
+    Statistics, Ticket, Unhandled,
 };
 use lockapi::{Result, blocking};
 
@@ -74,6 +74,10 @@ impl Queue for Blocking<blocking::Queue> {
 
     fn report_progress(&self, ticket: Ticket, fraction: f64, note: &str) -> Result<()> {
         self.0.report_progress(ticket, fraction, note)
+    }
+
+    fn attempted(&self, job: &Delivery, how: Attempted) {
+        self.0.inner().attempted(job, how);
     }
 
     async fn read_result(&self, id: i64) -> Result<JobResult<ResultValue>> {

@@ -6,6 +6,7 @@ use lockapi::admin::{
     JobEdit, JobFilter, JobPage, LimitLevel, MatchedJobs, Operator, PausedName, Priority,
     PriorityScope, RunningJob, TerminatedSession, Waiter, WorkerNumber,
 };
+use lockapi::queue::{HistoryPoint, HistoryStep};
 use lockapi::{Key, Result};
 
 use super::Through;
@@ -58,6 +59,15 @@ impl<I: Inspector + ?Sized> Inspector for Through<I> {
 
     async fn paused_names(&self, queue: &str, most: usize) -> Result<Vec<PausedName>> {
         self.0.paused_names(queue, most).await
+    }
+
+    async fn history(
+        &self,
+        queue: &str,
+        name: Option<&str>,
+        step: HistoryStep,
+    ) -> Result<Vec<HistoryPoint>> {
+        self.0.history(queue, name, step).await
     }
 
     async fn limits(&self, after: &str, most: usize) -> Result<Vec<LimitLevel>> {

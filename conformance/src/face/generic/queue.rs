@@ -6,9 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockapi::Result;
 use lockapi::queue::{
-    Claim, CurrentLimit, DeadLetter, DeliveryState, Drained, Exchange, Groups, Job, JobLimit,
-    JobResult, Outcome, Pause, Pushed, Queue, QueueOptions, ResultValue, Settled, Statistics,
-    Ticket, Unhandled,
+    Attempted, Claim, CurrentLimit, DeadLetter, Delivery, DeliveryState, Drained, Exchange, Groups,
+    Job, JobLimit, JobResult, Outcome, Pause, Pushed, Queue, QueueOptions, ResultValue, Settled,
+    Statistics, Ticket, Unhandled,
 };
 
 use super::Through;
@@ -72,6 +72,10 @@ impl<Q: Queue + ?Sized + 'static> Queue for Through<Q> {
 
     fn report_progress(&self, ticket: Ticket, fraction: f64, note: &str) -> Result<()> {
         self.0.report_progress(ticket, fraction, note)
+    }
+
+    fn attempted(&self, job: &Delivery, how: Attempted) {
+        self.0.attempted(job, how);
     }
 
     async fn read_result(&self, id: i64) -> Result<JobResult<ResultValue>> {

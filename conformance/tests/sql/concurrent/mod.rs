@@ -10,6 +10,7 @@ mod alone;
 mod answers;
 mod batches;
 mod groups;
+mod history;
 mod ids;
 mod leases;
 mod limited;

@@ -3,7 +3,7 @@
 use lockapi::driver::Statement;
 use lockapi::suite::admin::{
     CancelJobs, EditJobs, ForceRelease, ListJobs, ListLimits, ListPausedNames, ListQueues,
-    ListRunning, ListSchedulers, ListWorkers, Note, ReadJob, Record,
+    ListRunning, ListSchedulers, ListWorkers, Note, ReadHistory, ReadJob, Record,
 };
 use lockapi::suite::driver::Operation;
 use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
@@ -225,6 +225,12 @@ fn scenarios_of_queues() -> Vec<Scenario> {
             "'{ids}', '{{ns},{ns},{ns}}', '{work,work,work}'",
         ),
         engine(queue::SweepResults::STATEMENT, "{id} - 1, 10"),
+        engine(
+            queue::RecordHistory::STATEMENT,
+            "'{ns}', 9000000000000000, 1, '{work,work}', '{0,60000000}', '{a,b}', '{1,1}', '{0,0}', '{0,0}', '{1,1}', '{1,1}', '{\"{1}\",\"{1}\"}', '{\"{1}\",\"{0,1}\"}'",
+        ),
+        engine(queue::FoldHistory::STATEMENT, "'{ns}', 'work', 0, '', 0, 10"),
+        engine(queue::SweepHistory::STATEMENT, "'{ns}', 'work', false, 0, '', 10"),
         engine(queue::ReadDeadLetters::STATEMENT, "'{ns}', 'work', 0, 10"),
         engine(queue::SweepQueues::STATEMENT, "'{ns}', 10"),
         engine(
@@ -273,6 +279,8 @@ fn scenarios_of_operators() -> Vec<Scenario> {
         engine(ListQueues::STATEMENT, "'{ns}', '{ns}', '', 10"),
         engine(ListSchedulers::STATEMENT, "'{ns}', '', 10"),
         engine(ListPausedNames::STATEMENT, "'{ns}', 'work', 10, 20"),
+        engine(ReadHistory::STATEMENT, "'{ns}', 'work', NULL, false, 100"),
+        engine(ReadHistory::STATEMENT, "'{ns}', 'work', 'send', true, 100"),
         engine(ListLimits::STATEMENT, "'{ns}', 'k1', 10, 20"),
         engine(ListWorkers::STATEMENT, "'{ns}', 10"),
         engine(Record::STATEMENT, "'{ns}', 'a', 't', 'r'"),
@@ -339,6 +347,12 @@ pub(super) const OTHERS: &str = "
     SELECT n, 0, now(), 0.5, 'half' FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.job_result (id, completed_at, expires_at, namespace, queue, result)
     SELECT -n, now(), now() + (n % 2 - 0.5) * interval '1 hour', 'm', 'work', '1' FROM generate_series(1, 40000) AS n;
+    INSERT INTO lockapi.job_history_part (minute, part, completed, failed, dead, waited, ran, waits, runs, namespace, queue, name)
+    SELECT date_trunc('minute', now()) - n % 60 * interval '1 minute', n, 1, 0, 0, 1, 1, '{1}', '{1}', o.namespace, o.queue, 'send'
+      FROM (VALUES ('m', 'work'), ('a', 'zzz'), ('z', 'aaa')) AS o (namespace, queue), generate_series(1, 15000) AS n;
+    INSERT INTO lockapi.job_history (at, completed, failed, dead, waited, ran, hourly, waits, runs, namespace, queue, name)
+    SELECT date_trunc('hour', now()) - n / 100 * interval '1 minute', 1, 0, 0, 1, 1, n % 2 = 0, '{1}', '{1}', o.namespace, o.queue, 'n' || n
+      FROM (VALUES ('m', 'work'), ('a', 'zzz'), ('z', 'aaa')) AS o (namespace, queue), generate_series(1, 15000) AS n;
     INSERT INTO lockapi.push_key (namespace, queue, key, job, created_at)
     SELECT 'm', 'work', 'p' || n, n, now() FROM generate_series(1, 40000) AS n;
     INSERT INTO lockapi.queue (namespace, name, paused) SELECT 'm', 'q' || n, true FROM generate_series(1, 40000) AS n;
@@ -386,6 +400,12 @@ pub(super) const OURS: &str = "
     INSERT INTO lockapi.group_rate (tat, at, namespace, queue, group_key)
     SELECT 0, 0, '{ns}', o.queue, 'g' || n FROM (VALUES ('groups'), ('ordered')) AS o (queue), generate_series(1, 5) AS n;
     INSERT INTO lockapi.paused_name (namespace, queue, name) VALUES ('{ns}', 'work', 'paused');
+    INSERT INTO lockapi.job_history_part (minute, part, written_at, completed, failed, dead, waited, ran, waits, runs, namespace, queue, name)
+    SELECT date_trunc('minute', now()) - n % 60 * interval '1 minute', n, now() - interval '1 hour', 1, 0, 0, 1, 1, '{1}', '{1}', '{ns}', 'work', 'send'
+      FROM generate_series(1, 20) AS n;
+    INSERT INTO lockapi.job_history (at, completed, failed, dead, waited, ran, hourly, waits, runs, namespace, queue, name)
+    SELECT date_trunc('hour', now()) - n * interval '1 minute', 1, 0, 0, 1, 1, n % 2 = 0, '{1}', '{1}', '{ns}', 'work', 'send'
+      FROM generate_series(1, 200) AS n;
     INSERT INTO lockapi.queue_limit (namespace, queue, most, ids, tokens) VALUES ('{ns}', 'limited', 10, '{1,2,3}', '{1,2,3}');
     INSERT INTO lockapi.group_limit (most, namespace, queue, group_key) VALUES (3, '{ns}', 'groups', 'g1');
     INSERT INTO lockapi.job_archive (id, status, run_at, created_at, completed_at, attempt, max_attempts, priority,

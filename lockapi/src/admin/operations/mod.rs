@@ -1,6 +1,7 @@
 //! What inspectors, operators and the notes of a program do to the database.
 
 mod edit;
+mod history;
 mod inspect;
 mod jobs;
 mod levels;
@@ -9,6 +10,7 @@ mod operate;
 
 pub(crate) use edit::Edit;
 pub use edit::{EditJobs, Edited};
+pub use history::ReadHistory;
 pub use inspect::{ListAudit, ListLeases, ListLocks, ListRunning, ListWaits};
 pub use jobs::{ListJobs, ListPausedNames, ListQueues, ListSchedulers, ReadJob};
 pub use levels::{ListLimits, ListWorkers};

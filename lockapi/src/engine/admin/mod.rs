@@ -18,12 +18,15 @@ use crate::admin::{
     HeldLease, HeldLock, Inspector, JobDetails, JobEdit, JobFilter, JobPage, LimitLevel, ListAudit,
     ListJobs, ListLeases, ListLimits, ListLocks, ListPausedNames, ListQueues, ListRunning,
     ListSchedulers, ListWaits, ListWorkers, MatchedJobs, Operator, PausedName, Priority,
-    PriorityScope, ReadJob, Record, RunningJob, Terminate, TerminatedSession, Unblock, Waiter,
-    WorkerNumber, check_act, check_page, check_reason,
+    PriorityScope, ReadHistory, ReadJob, Record, RunningJob, Terminate, TerminatedSession, Unblock,
+    Waiter, WorkerNumber, check_act, check_page, check_reason,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Key, check_name};
-use crate::queue::Name;
+use crate::queue::{HistoryPoint, HistoryStep, Name};
+
+/// How many rows of a history are read at most.
+const HISTORY_ROWS: i64 = 20_000;
 
 /// Declares how operations are batched: each in a statement of its own.
 macro_rules! queued {
@@ -56,6 +59,7 @@ queued! {
     ListQueues "queues" true;
     ListSchedulers "schedulers" true;
     ListPausedNames "paused_names" true;
+    ReadHistory "history" true;
     ListLimits "limits" true;
     ListWorkers "worker_numbers" true;
 }
@@ -222,6 +226,28 @@ impl Inspector for Admin {
             examined: EXAMINED,
         };
         self.0.jobs.call(list).await
+    }
+
+    async fn history(
+        &self,
+        queue: &str,
+        name: Option<&str>,
+        step: HistoryStep,
+    ) -> Result<Vec<HistoryPoint>> {
+        let during = |error: Error| error.during("history");
+        check_name("queue", queue, 1).map_err(during)?;
+        check_name("name of a job", name.unwrap_or_default(), 0).map_err(during)?;
+        let read = ReadHistory {
+            name: Name {
+                namespace: self.0.namespace.to_string(),
+                queue: queue.to_owned(),
+            },
+            job: name.map(str::to_owned),
+            hourly: step == HistoryStep::Hour,
+            most: HISTORY_ROWS,
+        };
+        // It may take longer than claims should wait.
+        self.0.sweeps.batcher().call(read).await
     }
 
     async fn limits(&self, after: &str, most: usize) -> Result<Vec<LimitLevel>> {

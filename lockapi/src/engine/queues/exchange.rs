@@ -300,6 +300,9 @@ impl Handle {
                 }
             }
             let outcome = outcome.map(|turned| {
+                if let Some(history) = &shared.history {
+                    history.saw(turned.now);
+                }
                 shared.heartbeats.forget_all(&completed);
                 topic.limit_answered(&shared.timer, asked, &turned);
                 let again = topic.claimed(&shared.timer, &names, (started, sent), most, &turned);

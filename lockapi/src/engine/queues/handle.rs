@@ -7,18 +7,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::topic::Topic;
-use super::{progress, results};
+use super::{history, progress, results};
 use crate::engine::Core;
 use crate::engine::batcher::Queued;
 use crate::engine::notifier::Subscription;
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::lease::micros;
 use crate::queue::{
-    Cancel, Claim, CountJobs, CurrentLimit, DeadLetter, DeliveryState, Discard, Drained, Exchange,
-    Groups, Job, JobLimit, JobResult, Name, Outcome, Pause, Purge, Pushed, Queue, QueueOptions,
-    ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive, ResultValue, SetGroupLimit,
-    SetGroups, Settled, Statistics, SweepQueues, Ticket, Unhandled, checked_limit, checked_report,
-    in_transaction,
+    Attempted, Cancel, Claim, CountJobs, CurrentLimit, DeadLetter, Delivery, DeliveryState,
+    Discard, Drained, Exchange, Groups, Job, JobLimit, JobResult, Name, Outcome, Pause, Purge,
+    Pushed, Queue, QueueOptions, ReadDeadLetters, ReadDeliveryState, ReadUnhandled, Redrive,
+    ResultValue, SetGroupLimit, SetGroups, Settled, Statistics, SweepQueues, Ticket, Unhandled,
+    checked_limit, checked_report, in_transaction,
 };
 use crate::telemetry;
 use crate::wait::unless;
@@ -225,6 +225,10 @@ impl Handle {
         // And for all namespaces: numbers of jobs are those of the database.
         self.core.sweeps.later(0, progress::first_part);
         self.core.sweeps.later(0, results::first_part);
+        if self.core.queues.history.is_some() {
+            self.core.sweeps.later(0, history::first_fold);
+            self.core.sweeps.later(0, history::first_sweep);
+        }
         self.expire_later();
     }
 }
@@ -292,6 +296,12 @@ impl Queue for QueueHandle {
         let report = checked_report(ticket, fraction, note).map_err(self.0.failed("progress"))?;
         self.0.core.queues.reports.report(report);
         Ok(())
+    }
+
+    fn attempted(&self, job: &Delivery, how: Attempted) {
+        if let Some(history) = &self.0.core.queues.history {
+            history.count(self.0.number, &self.0.name.queue, job, how);
+        }
     }
 
     async fn read_result(&self, id: i64) -> Result<JobResult<ResultValue>> {

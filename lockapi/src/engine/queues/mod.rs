@@ -8,6 +8,7 @@ mod floors;
 mod groups;
 mod handle;
 mod heartbeat;
+mod history;
 mod limiting;
 mod pausing;
 mod progress;
@@ -25,6 +26,7 @@ use std::time::Duration;
 use expiring::Retentions;
 pub(super) use handle::open;
 use heartbeat::Heartbeats;
+use history::History;
 use progress::Reports;
 use results::Results;
 pub(super) use topic::Topic;
@@ -38,9 +40,9 @@ use super::sweeps::Sweeping;
 use super::timer::Timer;
 use crate::queue::{
     Ack, AckWithResult, Cancel, CompleteAndClaim, CountJobs, CountRunning, Discard, ExpireJobs,
-    NewJob, Purge, Push, ReadDeadLetters, ReadDeliveryState, ReadResult, ReadUnhandled, Redrive,
-    Report, SearchBelowFloors, SetNamePaused, SetPaused, Settle, SweepProgress, SweepQueues,
-    SweepResults,
+    FoldHistory, NewJob, Purge, Push, ReadDeadLetters, ReadDeliveryState, ReadResult,
+    ReadUnhandled, RecordHistory, Redrive, Report, SearchBelowFloors, SetNamePaused, SetPaused,
+    Settle, SweepHistory, SweepProgress, SweepQueues, SweepResults,
 };
 
 /// How many bytes of a result weigh as much as a small request.
@@ -89,6 +91,9 @@ queued! {
     ExpireJobs "expire" true |_one| ALONE;
     SweepProgress "sweep" true |_one| ALONE;
     SweepResults "sweep" true |_one| ALONE;
+    RecordHistory "record_history" true |_one| ALONE;
+    FoldHistory "sweep" true |_one| ALONE;
+    SweepHistory "sweep" true |_one| ALONE;
 }
 
 impl Queued for CompleteAndClaim {
@@ -162,6 +167,8 @@ pub(super) struct Queues {
     heartbeats: Arc<Heartbeats>,
     reports: Arc<Reports>,
     results: Arc<Results>,
+    /// `None` where the program wants none.
+    history: Option<Arc<History>>,
     topics: Mutex<HashMap<i64, Weak<Topic>>>,
     retentions: Retentions,
 }
@@ -172,12 +179,17 @@ impl Queues {
         renewals: Arc<Batcher>,
         sweeps: &Arc<Batcher>,
         timer: Timer,
+        history: Option<Arc<str>>,
     ) -> Arc<Self> {
         let heartbeats = Heartbeats::new(Arc::clone(&renewals), timer.clone());
         let kept = Arc::clone(&heartbeats);
         Arc::new(Self {
             reports: Reports::new(Arc::clone(sweeps), kept, timer.clone()),
             results: Results::new(Arc::clone(&batcher), timer.clone()),
+            history: history.map(|namespace| {
+                let (jobs, bulk) = (Arc::clone(&batcher), Arc::clone(sweeps));
+                History::new(namespace, jobs, bulk, timer.clone())
+            }),
             heartbeats,
             batcher,
             renewals,
@@ -187,9 +199,12 @@ impl Queues {
         })
     }
 
-    /// Sends what handlers have told, before the process ends.
-    pub(super) fn flush_reports(&self) {
+    /// Sends what handlers have told and what was counted, before the process ends.
+    pub(super) fn flush(&self) {
         self.reports.flush();
+        if let Some(history) = &self.history {
+            history.flush();
+        }
     }
 
     /// The one topic of this number.

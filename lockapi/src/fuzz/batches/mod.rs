@@ -49,6 +49,7 @@ pub(super) fn decoders() -> Vec<Decoder> {
     all.extend(answers());
     all.extend(queues::queues());
     all.extend(queues::managed_queues());
+    all.extend(queues::histories());
     all.extend(queues::paused_queues());
     all.extend(queues::results());
     all.extend(queues::schedules());
@@ -384,6 +385,15 @@ fn inspection() -> Vec<Decoder> {
         of(admin::ListSchedulers {
             namespace: text(),
             after: text(),
+            most: 1,
+        }),
+        of(admin::ReadHistory {
+            name: queue::Name {
+                namespace: text(),
+                queue: text(),
+            },
+            job: None,
+            hourly: true,
             most: 1,
         }),
         of(admin::ListPausedNames {

@@ -206,6 +206,31 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
     ]
 }
 
+/// Those of histories.
+pub(super) fn histories() -> Vec<Decoder> {
+    vec![
+        of(queue::RecordHistory {
+            namespace: text(),
+            taken_at: 1,
+            part: 1,
+            parts: vec![queue::HistoryPart {
+                queue: text(),
+                minute: 1,
+                name: text(),
+                sums: crate::queue::HistorySums::default(),
+            }],
+        }),
+        of(queue::FoldHistory {
+            after: Default::default(),
+            most: 1,
+        }),
+        of(queue::SweepHistory {
+            after: Default::default(),
+            most: 1,
+        }),
+    ]
+}
+
 fn job() -> queue::NewJob {
     queue::NewJob {
         name: text(),

@@ -2,6 +2,7 @@
 
 mod edit;
 mod groups;
+mod history;
 mod job;
 mod limits;
 mod listing;
@@ -46,6 +47,8 @@ pub struct Jobs {
     paused: FxHashMap<Name, Option<i64>>,
     /// Names of jobs that are paused, and until when; `None`: until they are resumed.
     paused_names: FxHashMap<Name, BTreeMap<String, Option<i64>>>,
+    /// What programs have counted.
+    pub history: history::History,
     groups: groups::Groups,
     limits: FxHashMap<Name, limits::Limit>,
     /// Queues that somebody has paused or resumed.

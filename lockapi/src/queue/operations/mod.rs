@@ -6,6 +6,7 @@ mod dead_letters;
 mod delivery_state;
 mod expire;
 mod groups;
+mod history;
 mod hold_key;
 mod limit;
 mod manage;
@@ -26,6 +27,9 @@ pub use delivery_state::ReadDeliveryState;
 pub use expire::ExpireJobs;
 pub(crate) use groups::NEVER;
 pub use groups::{Admit, Admitted, SetGroupLimit, SetGroups};
+pub use history::{
+    FoldHistory, HistoryKey, HistoryPart, HistoryPartKey, RecordHistory, SweepHistory,
+};
 pub use hold_key::HoldKey;
 pub use limit::{LimitRow, ReadQueueLimit, SetQueueLimit};
 #[cfg(feature = "suite")]

@@ -88,6 +88,7 @@ impl Run {
     /// A handler has ended. What it has acknowledged in a transaction of its own is looked after: this
     /// worker does not know whether that was committed.
     pub(super) fn finish(&mut self, running: Running, took: Duration, ending: Ending) {
+        running.delivery.ended_at(running.since + took);
         if running.delivery.is_acked_in_transaction() {
             self.confirm(running, took, ending);
             return;
@@ -172,7 +173,11 @@ impl Run {
         };
         self.notify_observer(&running, &ending, took);
         running.delivery.settled_by_caller();
-        self.count(&ending.outcome(), settlement);
+        let outcome = ending.outcome();
+        if let Settlement::Settled(settled) = settlement {
+            running.delivery.attempted(&outcome, settled);
+        }
+        self.count(&outcome, settlement);
     }
 
     fn settling_of(&self, delivery: Arc<Delivery>) -> Settling {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Boxed, Done, Run};
 use crate::error::{Error, ErrorKind, Result};
-use crate::queue::{Claim, Delivery, Exchange, MAX_CLAIM, Ticket};
+use crate::queue::{Claim, Delivery, Exchange, MAX_CLAIM, Outcome, Settled, Ticket};
 use crate::worker::observe::Observe;
 use crate::worker::pace::{AHEAD, BEGUN_WITHIN};
 use crate::worker::settling::is_passing;
@@ -135,7 +135,10 @@ impl Run {
                     self.unacknowledged(done, &error);
                     continue;
                 }
-                Ok(true) => &mut self.summary.done,
+                Ok(true) => {
+                    done.delivery.attempted(&Outcome::Ack, Settled::Done);
+                    &mut self.summary.done
+                }
                 Ok(false) if done.delivery.is_acked_in_transaction() => &mut self.summary.done,
                 Ok(false) if done.unsure => &mut self.summary.unknown,
                 Ok(false) => &mut self.summary.lost,

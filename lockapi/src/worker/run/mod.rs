@@ -373,6 +373,7 @@ impl Run {
             }
         });
         let since = self.queue.now();
+        delivery.began_at(since);
         let running = Running {
             delivery,
             since,
