@@ -115,7 +115,7 @@ fn arguments(database: &Database, command: &str) -> Vec<String> {
         "queue edit" => format!("mails {} --priority high --reason test", job(&[])),
         "queue job" => job(&[]),
         "queue push" => "mails send".to_owned(),
-        "queue dead" | "queue jobs" | "queue show" => "mails".to_owned(),
+        "queue dead" | "queue history" | "queue jobs" | "queue show" => "mails".to_owned(),
         "queue redrive" | "queue discard" => format!("mails {} --reason test", dead()),
         "queue limit" => "mails --running 3 --reason test".to_owned(),
         "queue drain" | "queue pause" | "queue purge" | "queue resume" => {

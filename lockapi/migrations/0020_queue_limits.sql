@@ -21,7 +21,10 @@ CREATE TABLE lockapi.queue_limit (
     namespace    text COLLATE "C" NOT NULL,
     queue        text COLLATE "C" NOT NULL,
     name         text COLLATE "C" NOT NULL DEFAULT '',
-    CONSTRAINT queue_limit_pkey PRIMARY KEY (namespace, queue, name)
+    CONSTRAINT queue_limit_pkey PRIMARY KEY (namespace, queue, name),
+    CONSTRAINT queue_limit_rate CHECK (
+        coalesce(permits, period, burst, step) IS NULL
+        OR (permits > 0 AND period > 0 AND burst > 0 AND step > 0 AND burst <= 4000000000000000000 / step) IS TRUE)
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE lockapi.queue_limit IS 'How many jobs of a queue run at once, and how often one is claimed.';
@@ -229,6 +232,7 @@ CREATE FUNCTION lockapi.set_queue_limit(of_namespace text, of_queue text, runnin
     AS $$
     DECLARE
         soon constant timestamptz := clock_timestamp() + interval '2 seconds';
+        moment constant int8 := lockapi.clock();
         adopts bool;
     BEGIN
         INSERT INTO lockapi.queue_limit AS l (adopts_until, most, permits, period, burst, step, namespace, queue)
@@ -239,8 +243,8 @@ CREATE FUNCTION lockapi.set_queue_limit(of_namespace text, of_queue text, runnin
                adopts_until = CASE WHEN running IS NULL THEN '-infinity' WHEN l.most IS NULL THEN soon ELSE l.adopts_until END,
                most = running, permits = new_permits, period = new_period, burst = new_burst, step = new_step,
                tat = CASE WHEN new_step IS NULL THEN 0
-                          ELSE lockapi.clock() + least(greatest(l.tat - greatest(l.at, lockapi.clock()), 0), new_burst * new_step) END,
-               at = 0,
+                          ELSE moment + least(greatest(l.tat - greatest(l.at, moment), 0), new_burst * new_step) END,
+               at = CASE WHEN new_step IS NULL THEN 0 ELSE moment END,
                ids = CASE WHEN running IS NULL THEN '{}' ELSE l.ids END,
                tokens = CASE WHEN running IS NULL THEN '{}' ELSE l.tokens END
         RETURNING l.adopts_until = soon INTO adopts;

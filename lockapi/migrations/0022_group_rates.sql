@@ -7,7 +7,10 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 
 ALTER TABLE lockapi.queue_groups
     ADD COLUMN permits int8, ADD COLUMN period int8, ADD COLUMN burst int8, ADD COLUMN step int8,
-    ADD COLUMN swept text COLLATE "C" NOT NULL DEFAULT '';
+    ADD COLUMN swept text COLLATE "C" NOT NULL DEFAULT '',
+    ADD CONSTRAINT queue_groups_rate CHECK (
+        coalesce(permits, period, burst, step) IS NULL
+        OR (permits > 0 AND period > 0 AND burst > 0 AND step > 0 AND burst <= 4000000000000000000 / step) IS TRUE);
 COMMENT ON COLUMN lockapi.queue_groups.permits IS 'How many jobs of a group are admitted in a period; NULL: any number.';
 COMMENT ON COLUMN lockapi.queue_groups.period IS 'The period, in nanoseconds.';
 COMMENT ON COLUMN lockapi.queue_groups.burst IS 'How many are admitted at once after a time without any.';
@@ -16,7 +19,10 @@ COMMENT ON COLUMN lockapi.queue_groups.swept IS 'The last group whose permits we
 
 ALTER TABLE lockapi.group_limit
     ALTER COLUMN most DROP NOT NULL,
-    ADD COLUMN permits int8, ADD COLUMN period int8, ADD COLUMN burst int8, ADD COLUMN step int8;
+    ADD COLUMN permits int8, ADD COLUMN period int8, ADD COLUMN burst int8, ADD COLUMN step int8,
+    ADD CONSTRAINT group_limit_rate CHECK (
+        coalesce(permits, period, burst, step) IS NULL
+        OR (permits > 0 AND period > 0 AND burst > 0 AND step > 0 AND burst <= 4000000000000000000 / step) IS TRUE);
 COMMENT ON COLUMN lockapi.group_limit.most IS 'How many of its jobs run at once at most, and no more than one where the queue is ordered; 0: it is paused; NULL: as in other groups.';
 COMMENT ON COLUMN lockapi.group_limit.permits IS 'How many of its jobs are admitted in a period; NULL: as in other groups.';
 COMMENT ON COLUMN lockapi.group_limit.period IS 'The period, in nanoseconds.';
@@ -49,7 +55,8 @@ COMMENT ON COLUMN lockapi.group_rate.group_key IS 'The group.';
 -- group whose own limit is 0. Each job that is admitted takes a permit of its group, if this has a rate. A group has its next turn after all others that have parked jobs which are due. In an
 -- ordered queue the job with the smallest number is next, and while it is not due, or somebody has its row locked, none is.
 -- Answers how many jobs were admitted, how many groups were looked at, and, if no job was admitted, when the next
--- one will be due, or the next permit comes of a group that has a job which is due, in microseconds from now.
+-- one will be due, in 20 ms at least because it may have to wait for its group, or the next permit comes of a group that has a
+-- job which is due, in microseconds from now.
 -- Index: job_parked; job_parked_order in an ordered queue; job_admitted; job_parked_due for the next one; group_limit_pkey and
 -- group_rate_pkey.
 -- Race: one at a time for a queue, by an advisory lock that no name of a mutex has, because names have 255 bytes at
@@ -74,7 +81,9 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
         ids int8[];
         picked text[];
         last text;
-        idle text[];
+        idle bool;
+        swept_from text;
+        swept_to text;
         moment timestamptz;
         instant int8;
         permit_in int8;
@@ -266,7 +275,15 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
         END IF;
         IF set_back THEN
             UPDATE lockapi.group_rate AS r SET tat = r.tat - (r.at - instant), at = instant
-             WHERE r.namespace = of_namespace AND r.queue = of_queue AND r.group_key = ANY (names) AND r.at > instant;
+             WHERE r.ctid = ANY (ARRAY(
+                       SELECT o.place
+                         FROM unnest(names) AS g (name)
+                        CROSS JOIN LATERAL (
+                              SELECT k.ctid AS place
+                                FROM lockapi.group_rate AS k
+                               WHERE k.namespace = of_namespace AND k.queue = of_queue AND k.group_key = g.name
+                                 AND k.at > instant
+                              OFFSET 0) AS o));
         END IF;
         IF admitted > 0 AND array_remove(steps, NULL) <> '{}' THEN
             INSERT INTO lockapi.group_rate AS r (tat, at, namespace, queue, group_key)
@@ -279,17 +296,20 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
         END IF;
         IF admitted > 0 THEN
             -- Twice as many rows are looked at as were written, so those that say nothing do not pile up.
-            SELECT array_agg(p.group_key) FILTER (WHERE greatest(p.tat, p.at) < instant - 60000000000),
+            swept_from := coalesce(own.swept, '');
+            SELECT max(p.group_key), bool_or(greatest(p.tat, p.at) < instant - 60000000000),
                    CASE WHEN count(*) = 2 * admitted + 16 THEN max(p.group_key) END
-              INTO idle, own.swept
+              INTO swept_to, idle, own.swept
               FROM (SELECT r.group_key, r.tat, r.at
                       FROM lockapi.group_rate AS r
-                     WHERE r.namespace = of_namespace AND r.queue = of_queue AND r.group_key > coalesce(own.swept, '')
+                     WHERE r.namespace = of_namespace AND r.queue = of_queue AND r.group_key > swept_from
                      ORDER BY r.group_key
                      LIMIT 2 * admitted + 16) AS p;
-            IF idle IS NOT NULL THEN
+            IF idle THEN
+                -- By a range: a list would be compared with all rows of the queue where statistics say that there are few.
                 DELETE FROM lockapi.group_rate AS r
-                 WHERE r.namespace = of_namespace AND r.queue = of_queue AND r.group_key = ANY (idle);
+                 WHERE r.namespace = of_namespace AND r.queue = of_queue AND r.group_key > swept_from AND r.group_key <= swept_to
+                   AND greatest(r.tat, r.at) < instant - 60000000000;
             END IF;
         END IF;
         IF admitted > 0 OR looked >= many THEN
@@ -301,7 +321,7 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
         END IF;
         IF admitted = 0 THEN
             next_due := least(permit_in, (
-                         SELECT (extract(epoch FROM j.due_at - moment) * 1000000)::int8
+                         SELECT greatest((extract(epoch FROM j.due_at - moment) * 1000000)::int8, 20000)
                            FROM lockapi.job AS j
                           WHERE (j.namespace || '') = of_namespace AND (j.queue || '') = of_queue
                             AND (j.due_at > '-infinity'::timestamptz) IS TRUE AND j.due_at > moment

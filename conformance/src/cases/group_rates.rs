@@ -28,6 +28,7 @@ register! { "groups":
     Q38 rate_of_a_group_holds_under_load [Sql];
     Q38 permits_that_have_come_back_are_swept [Sql];
     Q38 groups_without_permits_are_looked_at_seldom @ Own [Sql];
+    W01 claims_that_wait_by_the_thousand_are_not_refused @ Own [Sql];
 }
 
 fn many() -> Groups {
@@ -366,4 +367,24 @@ async fn groups_without_permits_are_looked_at_seldom(cx: Context) {
     let looked = looks().await - before;
     callers.shutdown().await;
     assert!((12..200).contains(&looked), "{looked} looks for 12 permits");
+}
+
+async fn claims_that_wait_by_the_thousand_are_not_refused(cx: Context) {
+    let queue = cx.queue().await;
+    queue.set_groups(many()).await.unwrap();
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        for _ in 0..60 {
+            let queue = queue.clone();
+            callers.spawn(async move { queue.claim(&by_hand().wait(MINUTE)).await });
+        }
+        // So few that none is refused when it first asks.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    push(&queue, "a", 1).await;
+    let first = soon("the job", callers.join_next()).await.unwrap().unwrap();
+    assert_eq!(first.unwrap().len(), 1);
+    assert!(callers.try_join_next().is_none(), "the others wait");
+    callers.shutdown().await;
 }

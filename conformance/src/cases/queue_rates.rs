@@ -108,6 +108,8 @@ async fn clock_that_is_set_back_gives_and_takes_no_permits(cx: Context) {
     let quota = Quota::per_hour(6).burst(2);
     queue.set_limit(rate(quota)).await.unwrap();
     assert_eq!(begun(&queue).await, 2);
+    // Also right after it was set anew.
+    queue.set_limit(rate(quota)).await.unwrap();
     cx.set_clock_back(MINUTE * 600).await;
     // What was pushed before is due when the clock has come so far.
     push_many(&queue, 5).await;

@@ -203,6 +203,8 @@ fn age_jobs(observer: &Mutex<Client>, namespace: &str, time: std::time::Duration
           WHERE namespace = '{namespace}';
          UPDATE lockapi.queue_limit SET tat = tat - {micros}::int8 * 1000, at = at - {micros}::int8 * 1000
           WHERE namespace = '{namespace}';
+         UPDATE lockapi.group_rate SET tat = tat - {micros}::int8 * 1000, at = at - {micros}::int8 * 1000
+          WHERE namespace = '{namespace}';
          UPDATE lockapi.job_archive
             SET completed_at = completed_at - {micros} * interval '1 microsecond',
                 expires_at = expires_at - {micros} * interval '1 microsecond'

@@ -58,7 +58,7 @@ impl Groups {
         self
     }
 
-    /// The jobs of each group begin at this rate, each attempt with a permit of its group; the quota has to use the
+    /// The jobs of each group are admitted to being claimed at this rate, each attempt with a permit of its group; the quota has to use the
     /// [cell rate algorithm](crate::limit::Algorithm::Gcra), as it does unless told otherwise. A job that waits for a permit stays where
     /// it is, no attempt is counted, and other groups go on. A job that has its permit keeps it until it is tried again:
     /// the next delivery after one that was released, or whose lease has ended, takes no other.

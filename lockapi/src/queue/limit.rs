@@ -35,7 +35,8 @@ impl JobLimit {
         self
     }
 
-    /// Jobs begin at this rate: each delivery of a queue, and each attempt of a job of a group, takes a permit. The quota has to
+    /// Jobs are claimed at this rate, or those of a group admitted: each delivery of a queue, and each attempt of a job of a group, takes
+    /// a permit. The quota has to
     /// use the [cell rate algorithm](Algorithm::Gcra), as it does unless told otherwise.
     #[must_use]
     pub fn rate(mut self, quota: Quota) -> Self {
@@ -57,6 +58,9 @@ impl JobLimit {
 
     /// The columns of the row of a queue, if it is within the limits.
     pub(crate) fn row(&self) -> Result<LimitRow> {
+        if *self == Self::default() {
+            return Err(nothing("clear_limit takes the limit away"));
+        }
         if self.running == Some(0) {
             return Err(invalid(format!(
                 "a limit of 0 running jobs; allowed are 1 to {MAX_RUNNING}; to run none, pause the queue"
@@ -74,10 +78,8 @@ impl JobLimit {
                 "a limit of {running} running jobs; allowed are 1 to {MAX_RUNNING}"
             )));
         }
-        if self.running.is_none() && self.rate.is_none() {
-            return Err(invalid(
-                "a limit of neither running jobs nor a rate".to_owned(),
-            ));
+        if *self == Self::default() {
+            return Err(nothing("None takes the limit of a group away"));
         }
         let mut row = LimitRow {
             running: self.running.map(i64::from),
@@ -88,6 +90,12 @@ impl JobLimit {
         }
         Ok(row)
     }
+}
+
+fn nothing(remedy: &str) -> Error {
+    invalid(format!(
+        "a limit of neither running jobs nor a rate; {remedy}"
+    ))
 }
 
 fn invalid(message: String) -> Error {

@@ -391,15 +391,30 @@ impl dyn Queue + '_ {
     pub async fn claim(&self, claim: &Claim) -> Result<Vec<Delivery>> {
         let until = self.now().saturating_add(claim.wait);
         let mut claim = Cow::Borrowed(claim);
+        if !claim.wait.is_zero() {
+            claim.to_mut().waits = true;
+        }
         loop {
-            let exchange = self.exchange(Vec::new(), Some(&claim)).await?;
+            let asked = self.exchange(Vec::new(), Some(&claim)).await;
             let left = until.saturating_sub(self.now());
+            let exchange = match asked {
+                // Too many ask at once: it goes on waiting.
+                Err(error)
+                    if error.kind() == ErrorKind::Capacity
+                        && claim.is_repeated
+                        && !left.is_zero() =>
+                {
+                    let pause = left.min(POLL.mul_f64(0.25 + fastrand::f64() / 2.0));
+                    self.sleep(pause).await;
+                    continue;
+                }
+                asked => asked?,
+            };
             if !exchange.deliveries.is_empty() || (left.is_zero() && !exchange.more) {
                 return Ok(exchange.deliveries);
             }
             if !claim.is_repeated {
-                let claim = claim.to_mut();
-                (claim.is_repeated, claim.waits) = (true, true);
+                claim.to_mut().is_repeated = true;
             }
             if !exchange.more {
                 // Nobody tells of leases that end and of jobs that others give back.

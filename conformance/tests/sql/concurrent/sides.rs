@@ -126,6 +126,7 @@ const OLDER: &str = "
     UPDATE lockapi.paused_name SET paused_until = paused_until - $m * interval '1 us' WHERE namespace = $n;
     UPDATE lockapi.job_history_part SET written_at = written_at - $m * interval '1 us' WHERE namespace = $n;
     UPDATE lockapi.queue_limit SET tat = tat - $m::int8 * 1000, at = at - $m::int8 * 1000 WHERE namespace = $n;
+    UPDATE lockapi.group_rate SET tat = tat - $m::int8 * 1000, at = at - $m::int8 * 1000 WHERE namespace = $n;
     UPDATE lockapi.job_archive
        SET completed_at = completed_at - $m * interval '1 us', expires_at = expires_at - $m * interval '1 us'
      WHERE namespace = $n;

@@ -25,8 +25,8 @@ const LOOKS: usize = 16;
 const OFTEN: Duration = Duration::from_millis(250);
 /// How often somebody looks whether there are any, who has seen none.
 const SELDOM: Duration = Duration::from_secs(1);
-/// What becomes due may have to wait for its group, so nobody looks more often than this because of it.
-const NEXT: Duration = Duration::from_millis(20);
+/// Nobody looks more often than this because of a permit that comes.
+const NEXT: Duration = Duration::from_millis(1);
 
 impl Queued for Admit {
     const NAME: &'static str = "admit";

@@ -270,7 +270,7 @@ impl Jobs {
             jobs: count(ids.len()),
             examined: count(names.len()),
             next_due: if ids.is_empty() {
-                let next = next.map(|due| due - now);
+                let next = next.map(|due| (due - now).max(20_000));
                 next.into_iter().chain(permit_in).min()
             } else {
                 None

@@ -158,7 +158,7 @@ impl Jobs {
         let limit = self.limits.entry(want.name.clone()).or_default();
         let depth = row.burst.unwrap_or_default() * row.step.unwrap_or_default();
         limit.tat = now * 1000 + limit.owed(now).min(depth);
-        limit.at = 0;
+        limit.at = if row.step.is_some() { now * 1000 } else { 0 };
         limit.row = row;
     }
 
