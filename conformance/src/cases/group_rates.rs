@@ -373,15 +373,11 @@ async fn claims_that_wait_by_the_thousand_are_not_refused(cx: Context) {
     let queue = cx.queue().await;
     queue.set_groups(many()).await.unwrap();
     let mut callers = tokio::task::JoinSet::new();
-    for _ in 0..20 {
-        for _ in 0..60 {
-            let queue = queue.clone();
-            callers.spawn(async move { queue.claim(&by_hand().wait(MINUTE)).await });
-        }
-        // So few that none is refused when it first asks.
-        tokio::time::sleep(Duration::from_millis(200)).await;
+    for _ in 0..1200 {
+        let queue = queue.clone();
+        callers.spawn(async move { queue.claim(&by_hand().wait(MINUTE)).await });
     }
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
     push(&queue, "a", 1).await;
     let first = soon("the job", callers.join_next()).await.unwrap().unwrap();
     assert_eq!(first.unwrap().len(), 1);

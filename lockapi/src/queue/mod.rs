@@ -398,15 +398,14 @@ impl dyn Queue + '_ {
             let asked = self.exchange(Vec::new(), Some(&claim)).await;
             let left = until.saturating_sub(self.now());
             let exchange = match asked {
-                // Too many ask at once: it goes on waiting.
-                Err(error)
-                    if error.kind() == ErrorKind::Capacity
-                        && claim.is_repeated
-                        && !left.is_zero() =>
-                {
+                // Too many ask at once: it goes on waiting, and has waited if it could ask before.
+                Err(error) if error.kind() == ErrorKind::Capacity && !left.is_zero() => {
                     let pause = left.min(POLL.mul_f64(0.25 + fastrand::f64() / 2.0));
                     self.sleep(pause).await;
                     continue;
+                }
+                Err(error) if error.kind() == ErrorKind::Capacity && claim.is_repeated => {
+                    return Ok(Vec::new());
                 }
                 asked => asked?,
             };

@@ -395,8 +395,8 @@ pub(super) const OURS: &str = "
     SELECT CASE WHEN n % 5 = 0 AND o.queue = 'groups' THEN now() ELSE '20000-01-01 00:00:00+00' END,
            CASE WHEN n % 5 > 0 OR o.queue = 'ordered' THEN now() - interval '1 minute' END, 'g1', 20, n % 4, '{ns}', o.queue, 'due', '1'
       FROM (VALUES ('groups'), ('ordered')) AS o (queue), generate_series(1, 10) AS n;
-    INSERT INTO lockapi.queue_groups (namespace, queue, most, ordered, reached, burst, step)
-    VALUES ('{ns}', 'groups', 3, false, 'g0', 10, 1000000), ('{ns}', 'ordered', 1, true, '', 1, 1000000);
+    INSERT INTO lockapi.queue_groups (namespace, queue, most, ordered, reached, permits, period, burst, step)
+    VALUES ('{ns}', 'groups', 3, false, 'g0', 10, 10000000, 10, 1000000), ('{ns}', 'ordered', 1, true, '', 1, 1000000, 1, 1000000);
     INSERT INTO lockapi.group_rate (tat, at, namespace, queue, group_key)
     SELECT 0, 0, '{ns}', o.queue, 'g' || n FROM (VALUES ('groups'), ('ordered')) AS o (queue), generate_series(1, 5) AS n;
     INSERT INTO lockapi.paused_name (namespace, queue, name) VALUES ('{ns}', 'work', 'paused');
