@@ -239,7 +239,7 @@ async fn carried(report: &mut Report, backend: &Arc<dyn Backend>) {
             while left > 0 {
                 let claimed = queue.claim(&Claim::new(100)).await.expect("claimed");
                 let start = Instant::now();
-                let acks = claimed.into_iter().map(|mut delivery| {
+                let acks = claimed.into_iter().map(|delivery| {
                     if carried {
                         delivery.set_result(&"done").expect("a result");
                     }
@@ -248,7 +248,9 @@ async fn carried(report: &mut Report, backend: &Arc<dyn Backend>) {
                 let done = futures_util::future::join_all(acks).await;
                 took[2 + usize::from(carried)] += start.elapsed();
                 left -= u32::try_from(done.len()).expect("at most 100");
-                done.into_iter().for_each(|done| done.expect("completed"));
+                for done in done {
+                    done.expect("completed");
+                }
             }
         }
     }

@@ -100,6 +100,11 @@ impl OnPostgres {
                   WHERE backend IN (SELECT backend FROM lockapi.lock_session WHERE namespace = {namespace})"
             ))
             .await;
+        self.shift_tasks(micros).await;
+    }
+
+    async fn shift_tasks(&self, micros: i64) {
+        let namespace = literal(&self.namespace);
         // The time that a run was due is in its key: all leave before the first comes back.
         self.observer
             .rows(format!(

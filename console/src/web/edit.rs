@@ -270,9 +270,15 @@ async fn change(
     if operator.edit_job(&job.queue, id, edit, &reason).await? {
         return Ok(format!("job {id} is changed"));
     }
-    let now = shared.watch.inspector().job(id, false).await?;
-    if now.is_some_and(|now| waits(&now)) {
-        return Err(Refusal::Changed);
+    if let Ok(now) = read(shared, &job.queue, &id.to_string()).await
+        && waits(&now)
+    {
+        return Err(if hash(&now) == written.seen {
+            let why = "nothing was done: its worker has stopped and nobody has taken the job again yet, or it has expired";
+            Refusal::Wrong(why.to_owned())
+        } else {
+            Refusal::Changed
+        });
     }
     Ok(format!("job {id} does not wait any more, and is as it was"))
 }

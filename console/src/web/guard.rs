@@ -26,13 +26,17 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// Headers by which a proxy tells that the request came from elsewhere.
-const PROXIED: [&str; 5] = [
+const PROXIED: [&str; 7] = [
     "forwarded",
-    "x-forwarded-for",
-    "x-forwarded-host",
     "x-real-ip",
+    "x-client-ip",
+    "true-client-ip",
+    "cf-connecting-ip",
+    "cf-ray",
     "via",
 ];
+/// What others begin with.
+const PROXIED_PREFIX: &str = "x-forwarded-";
 
 /// A request that is served.
 #[derive(Clone, Debug)]
@@ -270,7 +274,8 @@ fn is_local(
     if !peer.ip().to_canonical().is_loopback() {
         return Err("Only this machine may look: start the page with a token to let in others.");
     }
-    if PROXIED.iter().any(|name| headers.contains_key(*name)) {
+    let mut names = headers.keys().map(HeaderName::as_str);
+    if names.any(|name| name.starts_with(PROXIED_PREFIX) || PROXIED.contains(&name)) {
         return Err(
             "The request came through a proxy, so that it is not known who asks: start the page with a token.",
         );

@@ -49,6 +49,8 @@ pub(super) const BOUNDS: Bounds = Bounds {
 struct Open {
     /// Whether changes are told on it: such a client was let in, and there are few.
     tells: bool,
+    /// Whether a request is being answered.
+    answering: bool,
     /// Larger for one that began later, or was asked or answered something later.
     latest: u64,
     closed: Arc<Notify>,
@@ -71,15 +73,12 @@ impl Connections {
         let closed = Arc::new(Notify::new());
         self.with(|latest, open| {
             if open.len() >= most {
-                let slowest = open.iter().min_by_key(|(_, one)| (one.tells, one.latest));
-                let slowest = slowest.map(|(number, _)| *number);
-                if let Some(one) = slowest.and_then(|number| open.remove(&number)) {
-                    one.closed.notify_one();
-                }
+                close_slowest(open);
             }
             *latest += 1;
             let one = Open {
                 tells: false,
+                answering: false,
                 latest: *latest,
                 closed: Arc::clone(&closed),
             };
@@ -88,19 +87,48 @@ impl Connections {
         closed
     }
 
-    /// Something was asked or answered on a connection.
-    fn is_used(&self, number: u64, tells: bool) {
+    /// Something was asked on a connection.
+    fn asks(&self, number: u64) {
+        self.note(number, |one| (one.answering, one.tells) = (true, false));
+    }
+
+    /// It was answered, or is from now on.
+    fn is_answered(&self, number: u64, tells: bool) {
+        self.note(number, |one| (one.answering, one.tells) = (false, tells));
+    }
+
+    fn note(&self, number: u64, note: impl FnOnce(&mut Open)) {
         self.with(|latest, open| {
             if let Some(one) = open.get_mut(&number) {
                 *latest += 1;
-                (one.latest, one.tells) = (*latest, tells);
+                one.latest = *latest;
+                note(one);
             }
         });
+    }
+
+    /// Closes one connection, where there is any.
+    fn close_one(&self) -> bool {
+        self.with(|_, open| close_slowest(open))
     }
 
     fn are_many(&self, most: usize) -> bool {
         self.with(|_, open| open.len() > most / 2)
     }
+}
+
+/// Closes the connection on which nothing has happened for the longest: before others one that asks for nothing, and after all
+/// others one that tells of changes.
+fn close_slowest(open: &mut HashMap<u64, Open>) -> bool {
+    let slowest = open
+        .iter()
+        .min_by_key(|(_, one)| (one.tells, one.answering, one.latest));
+    let slowest = slowest.map(|(number, _)| *number);
+    let closed = slowest.and_then(|number| open.remove(&number));
+    if let Some(one) = &closed {
+        one.closed.notify_one();
+    }
+    closed.is_some()
 }
 
 /// Removes a connection however its task ends.
@@ -149,11 +177,12 @@ pub(super) async fn serve(
                 });
             }
             Err(error) if is_of_client(&error) => {}
-            // Such as that no more files may be open, which passes.
+            // Such as that no more files may be open.
             Err(_) => {
+                let pause = if connections.close_one() { 10 } else { 1000 };
                 tokio::select! {
                     () = &mut stop => return,
-                    () = sleep(Duration::from_secs(1)) => {}
+                    () = sleep(Duration::from_millis(pause)) => {}
                 }
             }
         }
@@ -177,7 +206,7 @@ async fn converse(
     let _set = stream.set_nodelay(true);
     let service = TowerToHyperService::new(router);
     let answered = service_fn(|request: Request<Incoming>| {
-        place.connections.is_used(place.number, false);
+        place.connections.asks(place.number);
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(ConnectInfo(peer));
         let answer = service.call(request);
@@ -186,7 +215,7 @@ async fn converse(
             let mut response: Response = answer.await?;
             let kind = response.headers().get(CONTENT_TYPE);
             let tells = kind.is_some_and(|kind| kind == "text/event-stream");
-            place.connections.is_used(place.number, tells);
+            place.connections.is_answered(place.number, tells);
             if place.connections.are_many(most) {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(CONNECTION, close);

@@ -17,6 +17,8 @@ async fn without_a_token_only_this_machine_looks() {
     assert_eq!(browser.get("/queues").await.status, StatusCode::OK);
     for (header, value) in [
         ("x-forwarded-for", "10.0.0.7"),
+        ("x-forwarded-proto", "https"),
+        ("cf-connecting-ip", "10.0.0.7"),
         ("forwarded", "for=10.0.0.7"),
         ("via", "1.1 proxy"),
     ] {
