@@ -49,8 +49,6 @@ pub(super) const BOUNDS: Bounds = Bounds {
 struct Open {
     /// Whether changes are told on it: such a client was let in, and there are few.
     tells: bool,
-    /// Whether a request is being answered.
-    answering: bool,
     /// Larger for one that began later, or was asked or answered something later.
     latest: u64,
     closed: Arc<Notify>,
@@ -78,7 +76,6 @@ impl Connections {
             *latest += 1;
             let one = Open {
                 tells: false,
-                answering: false,
                 latest: *latest,
                 closed: Arc::clone(&closed),
             };
@@ -87,22 +84,12 @@ impl Connections {
         closed
     }
 
-    /// Something was asked on a connection.
-    fn asks(&self, number: u64) {
-        self.note(number, |one| (one.answering, one.tells) = (true, false));
-    }
-
-    /// It was answered, or is from now on.
-    fn is_answered(&self, number: u64, tells: bool) {
-        self.note(number, |one| (one.answering, one.tells) = (false, tells));
-    }
-
-    fn note(&self, number: u64, note: impl FnOnce(&mut Open)) {
+    /// Something was asked or answered on a connection.
+    fn is_used(&self, number: u64, tells: bool) {
         self.with(|latest, open| {
             if let Some(one) = open.get_mut(&number) {
                 *latest += 1;
-                one.latest = *latest;
-                note(one);
+                (one.latest, one.tells) = (*latest, tells);
             }
         });
     }
@@ -117,12 +104,9 @@ impl Connections {
     }
 }
 
-/// Closes the connection on which nothing has happened for the longest: before others one that asks for nothing, and after all
-/// others one that tells of changes.
+/// Closes the connection on which nothing has happened for the longest; one that tells of changes after all others.
 fn close_slowest(open: &mut HashMap<u64, Open>) -> bool {
-    let slowest = open
-        .iter()
-        .min_by_key(|(_, one)| (one.tells, one.answering, one.latest));
+    let slowest = open.iter().min_by_key(|(_, one)| (one.tells, one.latest));
     let slowest = slowest.map(|(number, _)| *number);
     let closed = slowest.and_then(|number| open.remove(&number));
     if let Some(one) = &closed {
@@ -206,7 +190,7 @@ async fn converse(
     let _set = stream.set_nodelay(true);
     let service = TowerToHyperService::new(router);
     let answered = service_fn(|request: Request<Incoming>| {
-        place.connections.asks(place.number);
+        place.connections.is_used(place.number, false);
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(ConnectInfo(peer));
         let answer = service.call(request);
@@ -215,7 +199,7 @@ async fn converse(
             let mut response: Response = answer.await?;
             let kind = response.headers().get(CONTENT_TYPE);
             let tells = kind.is_some_and(|kind| kind == "text/event-stream");
-            place.connections.is_answered(place.number, tells);
+            place.connections.is_used(place.number, tells);
             if place.connections.are_many(most) {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(CONNECTION, close);

@@ -1,6 +1,5 @@
 //! Clients that are slow, and many.
 
-use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::{Bounds, Connections, Patient, serve};
+use super::{Bounds, Patient, serve};
 use crate::web::{WebOptions, service};
 
 /// Less than what connections may take unless they are bounded.
@@ -97,24 +96,6 @@ async fn half_a_head_is_not_waited_for() {
     for stream in &mut slow {
         is_closed(stream).await;
     }
-}
-
-/// A request that is being answered is not given up for those that ask for nothing.
-#[test]
-fn who_is_answered_is_closed_after_who_asks_for_nothing() {
-    let connections = Connections::default();
-    for number in 0..3 {
-        connections.add(number, 10);
-    }
-    connections.asks(0);
-    connections.is_answered(1, true);
-    connections.add(3, 10);
-    let left = || connections.with(|_, open| open.keys().copied().collect::<BTreeSet<_>>());
-    for expected in [&[0, 1, 3][..], &[0, 1], &[1], &[]] {
-        assert!(connections.close_one());
-        assert_eq!(left(), expected.iter().copied().collect());
-    }
-    assert!(!connections.close_one());
 }
 
 /// However many there are, and however long each may take.
