@@ -199,7 +199,7 @@ impl Watch {
         let queues = part(inspector.queues(&filter, None).await);
         let schedulers = part(inspector.schedulers("", MAX_QUEUES).await);
         let tasks = self.tasks(schedulers).await;
-        let queues = self.count(queues, glance, &mut state).await;
+        let queues = self.count(queues, started, glance, &mut state).await;
         let running = self.running(&queues).await;
         let snapshot = Arc::new(Snapshot {
             namespace: self.backend.namespace().to_owned(),
@@ -245,6 +245,7 @@ impl Watch {
     async fn count(
         &self,
         queues: Part<FoundQueue>,
+        began: Instant,
         glance: Duration,
         state: &mut State,
     ) -> Part<QueueLine> {
@@ -256,23 +257,31 @@ impl Watch {
                 .await
                 .map_err(told)?;
         }
-        self.go_round(&queues, glance, state).await;
+        self.go_round(&queues, began, glance, state).await;
         if let Some(why) = &state.failed {
             return Err(why.clone());
         }
         Ok(self.counts.lines(queues))
     }
 
-    /// Counts all queues anew, unless that was done just now, and waits a little for it.
-    async fn go_round(&self, queues: &[FoundQueue], glance: Duration, state: &mut State) {
+    /// Counts all queues anew but those counted since a look began, or just before, and waits a little for it.
+    async fn go_round(
+        &self,
+        queues: &[FoundQueue],
+        began: Instant,
+        glance: Duration,
+        state: &mut State,
+    ) {
         let now = Instant::now();
+        // A first look may have taken longer than that to count them.
+        let since = began.checked_sub(FRESH / 2).unwrap_or(began);
         if state.round.is_none() && state.rests_until.is_none_or(|until| until <= now) {
             let (backend, counts) = (Arc::clone(&self.backend), Arc::clone(&self.counts));
             let names: Vec<String> = queues.iter().map(|queue| queue.name.clone()).collect();
             state.round = Some(tokio::spawn(async move {
                 let began = Instant::now();
                 for name in names {
-                    if counts.recent_within(&name, FRESH / 2).is_none() {
+                    if !counts.counted_since(&name, since) {
                         counts.count(&*backend, &name).await?;
                     }
                 }

@@ -89,13 +89,16 @@ impl Counts {
 
     #[cfg(feature = "web")]
     pub(super) fn recent(&self, name: &str) -> Option<Statistics> {
-        self.recent_within(name, RECENT)
-    }
-
-    pub(super) fn recent_within(&self, name: &str, time: Duration) -> Option<Statistics> {
         let known = self.known();
         let (at, statistics) = known.queues.get(name)?.latest?;
-        (at.elapsed() < time).then_some(statistics)
+        (at.elapsed() < RECENT).then_some(statistics)
+    }
+
+    /// Whether a queue was counted at a time or later.
+    pub(super) fn counted_since(&self, name: &str, since: Instant) -> bool {
+        let known = self.known();
+        let latest = known.queues.get(name).and_then(|counted| counted.latest);
+        latest.is_some_and(|(at, _)| at >= since)
     }
 
     /// Those that were counted, with what they were lately.
@@ -112,5 +115,25 @@ impl Counts {
             })
         };
         queues.into_iter().filter_map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_counted_since_is_known() {
+        let backend = lockapi::memory::Database::new().connect().await.unwrap();
+        let counts = Counts::default();
+        let before = Instant::now();
+        assert!(!counts.counted_since("mails", before));
+        counts.count(&*backend, "mails").await.unwrap();
+        // However long ago.
+        assert!(counts.counted_since("mails", before));
+        let after = Instant::now() + Duration::from_nanos(1);
+        assert!(!counts.counted_since("mails", after));
+        counts.forget(|name| name == "mails");
+        assert!(!counts.counted_since("mails", before));
     }
 }
