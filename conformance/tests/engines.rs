@@ -224,7 +224,9 @@ async fn m19_a_server_far_away_is_used() {
     let url = migrated().await;
     let real = lockapi_sqlx::connector_url(&url).expect("a connector");
     let far = Slow::new(real, Duration::from_millis(100));
-    let backend = connect(far, options()).await.expect("a backend");
+    // On a busy machine it takes longer to connect.
+    let options = options().timeout(Duration::from_secs(30));
+    let backend = connect(far, options).await.expect("a backend");
     assert!(backend.capabilities().session_locks);
     let door = backend.mutex("door").expect("a mutex");
     door.lock()

