@@ -33,10 +33,23 @@ pub struct Claim {
     pub(crate) begun_within: Option<Duration>,
     pub(crate) worker: Option<String>,
     pub(crate) names: Arc<[String]>,
-    /// Whether it asks again, and need not be sent while the process knows that a limit holds jobs back.
-    pub(crate) is_repeated: bool,
-    /// Whether it asks again whenever something may be there, as others of its process may do.
-    pub(crate) waits: bool,
+    /// Whether its caller asks again.
+    pub(crate) waiting: Waiting,
+}
+
+/// Whether a caller asks again, and has asked before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// It asks once.
+    No,
+    /// It asks again whenever something may be there, as others of its process may do.
+    First,
+    /// It has asked before, and asks again.
+    Again,
+    /// It has asked before, and does not ask again.
+    Last,
+    /// A worker that has asked before, and that asks for itself.
+    Worker,
 }
 
 impl Claim {
@@ -52,8 +65,7 @@ impl Claim {
             begun_within: None,
             worker: None,
             names: Arc::default(),
-            is_repeated: false,
-            waits: false,
+            waiting: Waiting::No,
         }
     }
 
@@ -131,6 +143,16 @@ impl Claim {
             check_name("worker", worker, 0)?;
         }
         Ok(())
+    }
+
+    /// Whether it need not be sent while the process knows that a limit holds jobs back.
+    pub(crate) fn is_repeated(&self) -> bool {
+        !matches!(self.waiting, Waiting::No | Waiting::First)
+    }
+
+    /// Whether it may be sent together with those of other callers.
+    pub(crate) fn waits(&self) -> bool {
+        !matches!(self.waiting, Waiting::No | Waiting::Worker)
     }
 
     pub(crate) fn worker_name(&self) -> String {

@@ -26,6 +26,7 @@ mod result;
 mod runs;
 mod statistics;
 
+pub(crate) use claim::Waiting;
 pub use claim::{
     Claim, DeliveryState, Exchange, MAX_CLAIM, MAX_LEASE, MAX_NAMES, MIN_LEASE, Outcome, Settled,
     Ticket,
@@ -75,7 +76,7 @@ pub const MAX_ERROR_BYTES: usize = 8192;
 pub const MAX_PAYLOAD_BYTES: usize = 16 << 20;
 
 /// The interval at which a waiting claim polls, approximately.
-const POLL: Duration = Duration::from_secs(1);
+pub(crate) const POLL: Duration = Duration::from_secs(1);
 
 /// A queue of jobs that any number of programs push to and claim from.
 ///
@@ -392,9 +393,12 @@ impl dyn Queue + '_ {
         let until = self.now().saturating_add(claim.wait);
         let mut claim = Cow::Borrowed(claim);
         if !claim.wait.is_zero() {
-            claim.to_mut().waits = true;
+            claim.to_mut().waiting = Waiting::First;
         }
         loop {
+            if claim.waiting == Waiting::Again && until <= self.now() {
+                claim.to_mut().waiting = Waiting::Last;
+            }
             let asked = self.exchange(Vec::new(), Some(&claim)).await;
             let left = until.saturating_sub(self.now());
             let exchange = match asked {
@@ -404,7 +408,7 @@ impl dyn Queue + '_ {
                     self.sleep(pause).await;
                     continue;
                 }
-                Err(error) if error.kind() == ErrorKind::Capacity && claim.is_repeated => {
+                Err(error) if error.kind() == ErrorKind::Capacity && claim.is_repeated() => {
                     return Ok(Vec::new());
                 }
                 asked => asked?,
@@ -412,8 +416,8 @@ impl dyn Queue + '_ {
             if !exchange.deliveries.is_empty() || (left.is_zero() && !exchange.more) {
                 return Ok(exchange.deliveries);
             }
-            if !claim.is_repeated {
-                claim.to_mut().is_repeated = true;
+            if claim.waiting == Waiting::First {
+                claim.to_mut().waiting = Waiting::Again;
             }
             if !exchange.more {
                 // Nobody tells of leases that end and of jobs that others give back.

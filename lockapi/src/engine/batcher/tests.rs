@@ -29,12 +29,15 @@ struct Runs(Arc<Mutex<Vec<(&'static str, Run)>>>, Sent);
 /// The statements that were sent with numbers in this parameter, and those numbers.
 type Sent = Arc<Mutex<Vec<(&'static str, Vec<i64>)>>>;
 
-/// What is recorded: who is cancelled, for how long is renewed, and whose results are read.
-const RECORDED: [(&str, usize); 3] = [
+/// What is recorded: who is cancelled, for how long is renewed, whose results are read, and how many jobs are claimed.
+const RECORDED: [(&str, usize); 4] = [
     ("engine.cancel", 0),
     ("lease.renew", 4),
     ("queue.read_result", 0),
+    (CLAIM, 8),
 ];
+
+const CLAIM: &str = "queue.complete_and_claim";
 
 enum Run {
     /// The connection breaks.
@@ -454,4 +457,109 @@ fn what_was_answered_with_rows_that_cannot_be_read_is_not_sent_again() {
         answers.0.map(drop),
         answers.1.map(drop)
     );
+}
+
+async fn until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn waiting() -> Claim {
+    Claim::new(1)
+        .extended_by_hand()
+        .wait(Duration::from_secs(60))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_that_wait_share_a_claim() {
+    const CALLERS: usize = 400;
+    let (backend, _database, runs) = connect();
+    let queue = backend.queue("work").unwrap();
+    let mut callers = JoinSet::new();
+    for _ in 0..CALLERS {
+        let queue = Arc::clone(&queue);
+        callers.spawn(async move { queue.claim(&waiting()).await.unwrap().len() });
+    }
+    let asked = || -> usize {
+        let sent = runs.sent(CLAIM);
+        sent.iter()
+            .map(|most| usize::try_from(most[0]).unwrap())
+            .sum()
+    };
+    until("all have asked", || asked() >= CALLERS).await;
+    let before = runs.sent(CLAIM).len();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let polls = runs.sent(CLAIM).len() - before;
+    assert!((1..=30).contains(&polls), "{polls} polls in three seconds");
+    let before = runs.sent(CLAIM).len();
+    let jobs = (0..CALLERS).map(|nth| Job::new("work", &nth).unwrap());
+    queue.push_all(jobs.collect()).await.unwrap();
+    assert_eq!(callers.join_all().await, [1; CALLERS]);
+    let claims = runs.sent(CLAIM).len() - before;
+    assert!(claims <= 20, "{claims} claims for {CALLERS} jobs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn what_was_claimed_for_a_caller_that_has_left_goes_to_the_next() {
+    let (backend, database, runs) = connect();
+    let other = database.connect().await.unwrap().queue("work").unwrap();
+    let queue = backend.queue("work").unwrap();
+    let (arrived, arrivals) = channel();
+    let mut gates = Vec::new();
+    for _ in 0..2 {
+        let (open, gate) = channel();
+        runs.add(CLAIM, Run::Gate(arrived.clone(), gate));
+        gates.push(open);
+    }
+    let claim = || {
+        let queue = Arc::clone(&queue);
+        tokio::spawn(async move { queue.claim(&waiting()).await.unwrap() })
+    };
+    let first = claim();
+    arrivals.recv().unwrap();
+    // They ask while the first claim is under way.
+    let leaves = claim();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let stays = claim();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    gates[0].send(()).unwrap();
+    arrivals.recv().unwrap();
+    assert_eq!(runs.sent(CLAIM)[1], [2], "one claim for both");
+    other.push(Job::new("work", &1).unwrap()).await.unwrap();
+    for caller in [first, leaves] {
+        caller.abort();
+        assert!(caller.await.unwrap_err().is_cancelled());
+    }
+    gates[1].send(()).unwrap();
+    assert_eq!(stays.await.unwrap().len(), 1);
+    assert_eq!(runs.sent(CLAIM).len(), 2, "it was not released before");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn an_error_of_a_claim_reaches_all_whom_it_was_sent_for() {
+    let (backend, _database, runs) = connect();
+    let queue = backend.queue("work").unwrap();
+    let (arrived, arrivals) = channel();
+    let (open, gate) = channel();
+    runs.add(CLAIM, Run::Gate(arrived, gate));
+    runs.add(CLAIM, Run::Answered(vec![Row(Vec::new())]));
+    let claim = || {
+        let queue = Arc::clone(&queue);
+        tokio::spawn(async move { queue.claim(&waiting()).await })
+    };
+    let first = claim();
+    arrivals.recv().unwrap();
+    let others = [claim(), claim()];
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    open.send(()).unwrap();
+    for other in others {
+        let error = other.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), crate::error::ErrorKind::Corrupt);
+    }
+    // The next ones are served.
+    queue.push(Job::new("work", &1).unwrap()).await.unwrap();
+    assert_eq!(first.await.unwrap().unwrap().len(), 1);
 }

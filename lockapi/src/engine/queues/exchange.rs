@@ -45,14 +45,50 @@ pub(super) struct Unclaimed {
     pub(super) jobs: Vec<(Claimed, Arc<Hold>)>,
 }
 
+/// What a claim has taken.
+pub(super) struct Taken {
+    unclaimed: Unclaimed,
+    remaining: Remaining,
+}
+
+impl Taken {
+    /// Whether there was nothing to claim.
+    pub(super) fn is_nothing(&self) -> bool {
+        let none = matches!(self.remaining, Remaining::None | Remaining::Parked);
+        none && self.unclaimed.jobs.is_empty()
+    }
+
+    /// Parts with the first of its jobs.
+    pub(super) fn first(&mut self, most: usize) -> Self {
+        let jobs = &mut self.unclaimed.jobs;
+        let others = jobs.split_off(most.min(jobs.len()));
+        let first = std::mem::replace(jobs, others);
+        Self {
+            unclaimed: self.unclaimed.with(first),
+            remaining: self.remaining,
+        }
+    }
+
+    /// Puts jobs back before its own.
+    pub(super) fn put_back(&mut self, mut first: Self) {
+        let mut jobs = std::mem::take(&mut first.unclaimed.jobs);
+        jobs.append(&mut self.unclaimed.jobs);
+        self.unclaimed.jobs = jobs;
+    }
+}
+
 impl Unclaimed {
-    /// Gives them back, which leaves none.
-    fn give_back(self) -> Self {
+    fn with(&self, jobs: Vec<(Claimed, Arc<Hold>)>) -> Self {
         Self {
             queues: Arc::clone(&self.queues),
             topic: Arc::clone(&self.topic),
-            jobs: Vec::new(),
+            jobs,
         }
+    }
+
+    /// Gives them back, which leaves none.
+    fn give_back(self) -> Self {
+        self.with(Vec::new())
     }
 }
 
@@ -90,9 +126,12 @@ impl Handle {
         self.search_below_floors_later(claim);
         let admissions = self.topic.admissions();
         let begun = self.topic.admissions_begun();
-        let (acked, mut unclaimed, mut remaining) = self.complete_and_claim(acks, claim).await?;
+        if acks.is_empty() && self.was_just_asked(claim) {
+            return Ok(Exchange::new(Vec::new(), Vec::new(), false, seen));
+        }
+        let (acked, mut taken) = self.complete_and_claim(acks, claim).await?;
         for busy in 0..limiting::TRIES {
-            if !matches!(remaining, Remaining::Busy) || claim.is_repeated {
+            if !matches!(taken.remaining, Remaining::Busy) || claim.is_repeated() {
                 break;
             }
             self.core
@@ -100,20 +139,24 @@ impl Handle {
                 .timer
                 .sleep(limiting::pause(busy))
                 .await;
-            match self.turn(Vec::new(), claim).await {
-                Ok(turned) => (_, unclaimed, remaining) = turned,
+            match self.claim_once(claim).await {
+                Ok(again) => taken = again,
                 Err(error) if acked.is_empty() => return Err(error),
                 // The next one, which completes nothing, is told why.
-                Err(_) => remaining = Remaining::More,
+                Err(_) => taken.remaining = Remaining::More,
             }
         }
+        let Taken {
+            unclaimed,
+            remaining,
+        } = taken;
         let more = match remaining {
             Remaining::More => {
                 self.admit_now_and_then();
                 true
             }
             Remaining::None | Remaining::Limited | Remaining::Busy => false,
-            Remaining::Parked if unclaimed.jobs.is_empty() && claim.waits => {
+            Remaining::Parked if unclaimed.jobs.is_empty() && claim.waits() => {
                 let admitted = self.admit_for_all(begun).await.unwrap_or(Ok(false));
                 admitted? || self.topic.admissions() != admissions
             }
@@ -133,6 +176,15 @@ impl Handle {
             }
         };
         Ok(Exchange::new(acked, self.deliveries(unclaimed), more, seen))
+    }
+
+    /// Claims without completing anything.
+    async fn claim_once(self: &Arc<Self>, claim: &Claim) -> Result<Taken> {
+        if claim.waits() {
+            return self.claim_together(claim).await;
+        }
+        let (_, taken) = self.turn(Vec::new(), claim).await?;
+        Ok(taken)
     }
 
     fn unclaimed(&self) -> Unclaimed {
@@ -191,26 +243,31 @@ impl Handle {
     /// Completes deliveries in the statement of a claim, which no row that is locked holds up: those
     /// that are known to be locked, and all of a statement that found one, are completed by another.
     async fn complete_and_claim(
-        &self,
+        self: &Arc<Self>,
         tickets: Vec<Ticket>,
         claim: &Claim,
-    ) -> Result<(Vec<Result<bool>>, Unclaimed, Remaining)> {
+    ) -> Result<(Vec<Result<bool>>, Taken)> {
         let heartbeats = &self.core.queues.heartbeats;
         let locked: Vec<_> = tickets.iter().map(|it| heartbeats.is_locked(*it)).collect();
         let free = tickets.iter().zip(&locked).filter(|(_, locked)| !**locked);
         let acks: Vec<_> = free.map(|(ticket, _)| self.ack(*ticket)).collect();
-        let alone = acks.is_empty();
-        let (acked, unclaimed, remaining) = match self.turn(acks, claim).await {
-            // If it took jobs, another claim finds them.
-            Err(error) if alone && error.kind() == ErrorKind::Indeterminate => {
-                let again = self.turn(Vec::new(), claim).await;
-                again.map_err(|_| error)?
+        let (acked, taken) = if acks.is_empty() {
+            let taken = match self.claim_once(claim).await {
+                // If it took jobs, another claim finds them.
+                Err(error) if error.kind() == ErrorKind::Indeterminate => {
+                    self.claim_once(claim).await.map_err(|_| error)?
+                }
+                outcome => outcome?,
+            };
+            (Vec::new(), taken)
+        } else {
+            match self.turn(acks, claim).await {
+                Err(error) if error.kind() == ErrorKind::TimedOut => {
+                    let taken = self.claim_once(claim).await?;
+                    return Ok((self.complete_unlocked(&tickets).await, taken));
+                }
+                outcome => outcome?,
             }
-            Err(error) if !alone && error.kind() == ErrorKind::TimedOut => {
-                let (_, unclaimed, remaining) = self.turn(Vec::new(), claim).await?;
-                return Ok((self.complete_unlocked(&tickets).await, unclaimed, remaining));
-            }
-            outcome => outcome?,
         };
         let waiting: Vec<_> = tickets
             .iter()
@@ -223,7 +280,7 @@ impl Handle {
         let answers = locked
             .into_iter()
             .map_while(|locked| if locked { late.next() } else { acked.next() });
-        Ok((answers.collect(), unclaimed, remaining))
+        Ok((answers.collect(), taken))
     }
 
     /// Completes deliveries, except those whose rows are locked by a transaction.
@@ -256,19 +313,42 @@ impl Handle {
     }
 
     /// Sends a claim together with completions; the claimed jobs are kept until the caller takes them.
-    async fn turn(
+    async fn turn(&self, acks: Vec<Ack>, claim: &Claim) -> Result<(Vec<bool>, Taken)> {
+        let (sender, answer) = oneshot::channel();
+        self.turn_then(acks, claim, move |outcome| {
+            // If the caller is gone, they are released.
+            drop(sender.send(outcome));
+        });
+        answer.await.unwrap_or_else(|_| Err(ended("claim")))
+    }
+
+    /// The same with a function that is given what becomes of it.
+    pub(super) fn turn_then(
         &self,
         acks: Vec<Ack>,
         claim: &Claim,
-    ) -> Result<(Vec<bool>, Unclaimed, Remaining)> {
+        then: impl FnOnce(Result<(Vec<bool>, Taken)>) + Send + 'static,
+    ) {
         let queues = &self.core.queues;
         let sent = queues.timer.now();
         let Some(asked) = self.topic.ask(sent, claim, !acks.is_empty()) else {
-            return Ok((Vec::new(), self.unclaimed(), Remaining::Limited));
+            let unclaimed = self.unclaimed();
+            let remaining = Remaining::Limited;
+            let taken = Taken {
+                unclaimed,
+                remaining,
+            };
+            return then(Ok((Vec::new(), taken)));
         };
         let names = Arc::clone(&claim.names);
         let (started, priorities) = self.topic.priorities(sent, &names);
-        let number = random::number()?;
+        let number = match random::number() {
+            Ok(number) => number,
+            Err(error) => {
+                self.topic.limit_unanswered(&queues.timer, asked);
+                return then(Err(error));
+            }
+        };
         let most = i64::try_from(claim.most).unwrap_or(i64::MAX);
         let turn = CompleteAndClaim {
             acks,
@@ -285,9 +365,9 @@ impl Handle {
             keep_dead: self.options.keep_dead(),
             limited: asked.limited,
         };
-        let (sender, answer) = oneshot::channel();
         let (lease, renewed, within) = (claim.lease, claim.renewed, claim.begun_within);
         let (shared, topic) = (Arc::clone(queues), Arc::clone(&self.topic));
+        let queue = self.name.queue.clone();
         let completed: Vec<_> = turn.acks.iter().map(|ack| ack.ticket).collect();
         shared.heartbeats.set_settling(&completed, true);
         queues.batcher.submit(turn, move |outcome| {
@@ -350,15 +430,14 @@ impl Handle {
                 } else {
                     unclaimed
                 };
-                (turned.acked, unclaimed, remaining)
+                telemetry::claimed(&queue, unclaimed.jobs.len());
+                let taken = Taken {
+                    unclaimed,
+                    remaining,
+                };
+                (turned.acked, taken)
             });
-            // If the caller is gone, they are released.
-            drop(sender.send(outcome));
+            then(outcome.map_err(|error| error.on(&queue)));
         });
-        let outcome = answer.await.unwrap_or_else(|_| Err(ended("claim")));
-        if let Ok((_, unclaimed, _)) = &outcome {
-            telemetry::claimed(&self.name.queue, unclaimed.jobs.len());
-        }
-        outcome.map_err(|error| error.on(&self.name.queue))
     }
 }

@@ -96,7 +96,7 @@ impl Topic {
             limited: gate.limited,
         };
         if let Some(closed) = &mut gate.closed
-            && claim.is_repeated
+            && claim.is_repeated()
             && !completes
         {
             if now < closed.until || closed.asking {
@@ -214,6 +214,7 @@ impl Handle {
 mod tests {
     use super::*;
     use crate::engine::clock::Clock;
+    use crate::queue::Waiting;
 
     fn answer(limited: Limited, next_due: Option<i64>) -> CompletedAndClaimed {
         CompletedAndClaimed {
@@ -231,7 +232,7 @@ mod tests {
 
     fn repeated() -> Claim {
         let mut claim = Claim::new(1);
-        claim.is_repeated = true;
+        claim.waiting = Waiting::Worker;
         claim
     }
 

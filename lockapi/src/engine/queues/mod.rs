@@ -1,6 +1,7 @@
 //! The queues of a process.
 
 mod coalescing;
+mod combining;
 mod draining;
 mod exchange;
 mod expiring;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
+use super::combining::WaitingClaims;
 use super::floors::{Floors, Found, PriorityFloors, Search};
 use super::groups::Admission;
 use super::limiting::Gate;
@@ -68,6 +69,7 @@ pub(in crate::engine) struct Topic {
     state: Mutex<State>,
     admission: Mutex<Admission>,
     pub(super) gate: Mutex<Gate>,
+    pub(super) waiting_claims: Mutex<WaitingClaims>,
 }
 
 impl Topic {

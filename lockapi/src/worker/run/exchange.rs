@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Boxed, Done, Run};
 use crate::error::{Error, ErrorKind, Result};
-use crate::queue::{Claim, Delivery, Exchange, MAX_CLAIM, Outcome, Settled, Ticket};
+use crate::queue::{Claim, Delivery, Exchange, MAX_CLAIM, Outcome, Settled, Ticket, Waiting};
 use crate::worker::observe::Observe;
 use crate::worker::pace::{AHEAD, BEGUN_WITHIN};
 use crate::worker::settling::is_passing;
@@ -212,7 +212,7 @@ impl Run {
 fn prefetch(mut claim: Claim, most: usize) -> Claim {
     claim.most = most;
     claim.begun_within = Some(BEGUN_WITHIN);
-    claim.is_repeated = true;
+    claim.waiting = Waiting::Worker;
     claim
 }
 

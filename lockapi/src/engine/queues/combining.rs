@@ -1,0 +1,247 @@
+//! Claims of callers that wait, sent together.
+//!
+//! Where many callers of a process wait for jobs of one queue, a job that arrives wakes them all, and each would ask for it.
+//! Instead one claim is sent for all that ask meanwhile, for as many jobs as they want together, and its jobs are given out
+//! in the order in which they asked.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+use tokio::sync::oneshot;
+
+use super::exchange::Taken;
+use super::handle::Handle;
+use crate::engine::batcher::ended;
+use crate::engine::clock::Time;
+use crate::error::Result;
+use crate::queue::{Claim, MAX_CLAIM, POLL, Waiting};
+
+/// For how many kinds of claims it is remembered that nothing was found.
+const MOST_KINDS: usize = 64;
+
+/// What claims have in common that are sent together.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Kind {
+    names: Arc<[String]>,
+    lease: Duration,
+    renewed: bool,
+    begun_within: Option<Duration>,
+    worker: Option<String>,
+    keep_dead: i64,
+}
+
+/// The claims of callers that wait for one queue.
+#[derive(Default)]
+pub(super) struct WaitingClaims(FxHashMap<Kind, Line>);
+
+/// Whether a claim was sent.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Sent {
+    #[default]
+    No,
+    /// It is being sent.
+    Begun,
+    /// It was answered before that had ended.
+    Answered,
+    Yes,
+}
+
+/// Those of one kind.
+#[derive(Default)]
+struct Line {
+    waiting: VecDeque<WaitingClaim>,
+    sent: Sent,
+    /// When one was last sent that found nothing, and how much had arrived before.
+    found_nothing: Option<(Time, u64)>,
+}
+
+struct WaitingClaim {
+    most: usize,
+    is_repeated: bool,
+    answer: oneshot::Sender<Result<Taken>>,
+}
+
+impl Line {
+    fn is_idle(&self) -> bool {
+        self.sent == Sent::No && self.waiting.is_empty()
+    }
+
+    /// Takes as many of those that still wait as one claim may serve.
+    fn take(&mut self) -> Vec<WaitingClaim> {
+        let (mut taken, mut most) = (Vec::new(), 0);
+        while let Some(next) = self.waiting.front() {
+            if !taken.is_empty() && most + next.most > MAX_CLAIM {
+                break;
+            }
+            let next = self
+                .waiting
+                .pop_front()
+                .filter(|one| !one.answer.is_closed());
+            most += next.as_ref().map_or(0, |one| one.most);
+            taken.extend(next);
+        }
+        taken
+    }
+}
+
+/// A claim that was sent for several callers. However it ends, the next one is sent for those that asked meanwhile.
+struct SentClaim {
+    handle: Arc<Handle>,
+    kind: Kind,
+}
+
+impl Drop for SentClaim {
+    fn drop(&mut self) {
+        let mut claims = self.handle.waiting_claims();
+        match claims.0.get_mut(&self.kind) {
+            // Whoever sends it goes on: thousands may be answered at once.
+            Some(line) if line.sent == Sent::Begun => line.sent = Sent::Answered,
+            _ => {
+                drop(claims);
+                self.handle.send_waiting(&self.kind);
+            }
+        }
+    }
+}
+
+impl Handle {
+    fn kind_of(&self, claim: &Claim) -> Kind {
+        Kind {
+            names: Arc::clone(&claim.names),
+            lease: claim.lease,
+            renewed: claim.renewed,
+            begun_within: claim.begun_within,
+            worker: claim.worker.clone(),
+            keep_dead: self.options.keep_dead(),
+        }
+    }
+
+    fn waiting_claims(&self) -> MutexGuard<'_, WaitingClaims> {
+        let claims = &self.topic.waiting_claims;
+        claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether another caller has just asked for the same, and found nothing, and nothing has arrived since. Then a poll
+    /// is not worth a statement; the last one of a caller is sent.
+    pub(super) fn was_just_asked(&self, claim: &Claim) -> bool {
+        if claim.waiting != Waiting::Again {
+            return false;
+        }
+        let (now, arrived) = (self.core.queues.timer.now(), self.topic.generation());
+        let claims = self.waiting_claims();
+        let line = claims.0.get(&self.kind_of(claim));
+        line.and_then(|line| line.found_nothing)
+            .is_some_and(|(at, before)| before == arrived && now < at + POLL / 2)
+    }
+
+    /// Claims together with others that wait.
+    pub(super) async fn claim_together(self: &Arc<Self>, claim: &Claim) -> Result<Taken> {
+        let answer = self.join_waiting(claim);
+        answer.await.unwrap_or_else(|_| Err(ended("claim")))
+    }
+
+    fn join_waiting(self: &Arc<Self>, claim: &Claim) -> oneshot::Receiver<Result<Taken>> {
+        let kind = self.kind_of(claim);
+        let (sender, answer) = oneshot::channel();
+        let mut claims = self.waiting_claims();
+        if claims.0.len() >= MOST_KINDS && !claims.0.contains_key(&kind) {
+            claims.0.retain(|_, line| !line.is_idle());
+        }
+        let line = claims.0.entry(kind.clone()).or_default();
+        line.waiting.push_back(WaitingClaim {
+            most: claim.most,
+            is_repeated: claim.is_repeated(),
+            answer: sender,
+        });
+        let is_first = line.sent == Sent::No;
+        if is_first {
+            line.sent = Sent::Begun;
+        }
+        drop(claims);
+        if is_first {
+            self.send_waiting(&kind);
+        }
+        answer
+    }
+
+    /// Sends a claim for those that wait, if there are any, and the next ones as long as they are answered at once.
+    fn send_waiting(self: &Arc<Self>, kind: &Kind) {
+        loop {
+            let callers = {
+                let mut claims = self.waiting_claims();
+                let Some(line) = claims.0.get_mut(kind) else {
+                    return;
+                };
+                let callers = line.take();
+                line.sent = if callers.is_empty() {
+                    Sent::No
+                } else {
+                    Sent::Begun
+                };
+                callers
+            };
+            if callers.is_empty() {
+                return;
+            }
+            self.send_together(kind, callers);
+            if let Some(line) = self.waiting_claims().0.get_mut(kind)
+                && line.sent == Sent::Begun
+            {
+                line.sent = Sent::Yes;
+                return;
+            }
+        }
+    }
+
+    fn send_together(self: &Arc<Self>, kind: &Kind, callers: Vec<WaitingClaim>) {
+        let mut claim = Claim::new(callers.iter().map(|one| one.most).sum());
+        claim.names = Arc::clone(&kind.names);
+        claim.lease = kind.lease;
+        claim.renewed = kind.renewed;
+        claim.begun_within = kind.begun_within;
+        claim.worker.clone_from(&kind.worker);
+        let repeated = callers.iter().all(|one| one.is_repeated);
+        claim.waiting = if repeated {
+            Waiting::Again
+        } else {
+            Waiting::First
+        };
+        let (now, arrived) = (self.core.queues.timer.now(), self.topic.generation());
+        let sent = SentClaim {
+            handle: Arc::clone(self),
+            kind: kind.clone(),
+        };
+        self.turn_then(Vec::new(), &claim, move |outcome| {
+            let outcome = outcome.map(|(_, taken)| taken);
+            sent.answered(callers, outcome, (now, arrived));
+        });
+    }
+}
+
+impl SentClaim {
+    /// Gives out what was claimed.
+    fn answered(&self, callers: Vec<WaitingClaim>, outcome: Result<Taken>, asked: (Time, u64)) {
+        let found_nothing = outcome.as_ref().is_ok_and(Taken::is_nothing);
+        if let Some(line) = self.handle.waiting_claims().0.get_mut(&self.kind) {
+            line.found_nothing = found_nothing.then_some(asked);
+        }
+        let mut taken = match outcome {
+            Ok(taken) => taken,
+            Err(error) => {
+                for caller in callers {
+                    drop(caller.answer.send(Err(error.clone())));
+                }
+                return;
+            }
+        };
+        for caller in callers {
+            let own = taken.first(caller.most);
+            if let Err(Ok(own)) = caller.answer.send(Ok(own)) {
+                // It has left: the next ones get them, and what nobody takes is released.
+                taken.put_back(own);
+            }
+        }
+    }
+}
