@@ -16,7 +16,7 @@ use axum::http::HeaderValue;
 use axum::http::header::{CONNECTION, CONTENT_TYPE};
 use axum::response::Response;
 use hyper::Request;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -47,11 +47,25 @@ pub(super) const BOUNDS: Bounds = Bounds {
 /// A connection that is open.
 #[derive(Debug)]
 struct Open {
+    /// Whether a request has come as a whole and has no answer yet: its client is not slow, and what it asked for may be
+    /// half done.
+    answers: bool,
     /// Whether changes are told on it: such a client was let in, and there are few.
     tells: bool,
     /// Larger for one that began later, or was asked or answered something later.
     latest: u64,
     closed: Arc<Notify>,
+}
+
+/// What happens on a connection.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The head of a request has come.
+    Asked,
+    /// The whole request has come: a body that is sent slowly keeps no place.
+    Heard,
+    /// The answer begins.
+    Answered { tells: bool },
 }
 
 /// The connections, by their numbers.
@@ -75,6 +89,7 @@ impl Connections {
             }
             *latest += 1;
             let one = Open {
+                answers: false,
                 tells: false,
                 latest: *latest,
                 closed: Arc::clone(&closed),
@@ -84,12 +99,14 @@ impl Connections {
         closed
     }
 
-    /// Something was asked or answered on a connection.
-    fn is_used(&self, number: u64, tells: bool) {
+    /// Something has happened on a connection.
+    fn is_used(&self, number: u64, step: Step) {
         self.with(|latest, open| {
             if let Some(one) = open.get_mut(&number) {
                 *latest += 1;
-                (one.latest, one.tells) = (*latest, tells);
+                one.latest = *latest;
+                one.answers = matches!(step, Step::Heard);
+                one.tells = matches!(step, Step::Answered { tells: true });
             }
         });
     }
@@ -104,15 +121,67 @@ impl Connections {
     }
 }
 
-/// Closes the connection on which nothing has happened for the longest; one that tells of changes after all others.
+/// Closes the connection on which nothing has happened for the longest; one that tells of changes after all others, and
+/// last one whose request is being answered.
 fn close_slowest(open: &mut HashMap<u64, Open>) -> bool {
-    let slowest = open.iter().min_by_key(|(_, one)| (one.tells, one.latest));
+    let order = |one: &Open| (one.answers, one.tells, one.latest);
+    let slowest = open.iter().min_by_key(|(_, one)| order(one));
     let slowest = slowest.map(|(number, _)| *number);
     let closed = slowest.and_then(|number| open.remove(&number));
     if let Some(one) = &closed {
         one.closed.notify_one();
     }
     closed.is_some()
+}
+
+/// The body of a request, which tells when it has come as a whole.
+struct Heard {
+    body: Incoming,
+    connections: Arc<Connections>,
+    number: u64,
+    told: bool,
+}
+
+impl Heard {
+    fn new(body: Incoming, place: &Place) -> Self {
+        let mut heard = Self {
+            body,
+            connections: Arc::clone(&place.connections),
+            number: place.number,
+            told: false,
+        };
+        heard.tell(false);
+        heard
+    }
+
+    fn tell(&mut self, ended: bool) {
+        if !self.told && (ended || self.body.is_end_stream()) {
+            self.told = true;
+            self.connections.is_used(self.number, Step::Heard);
+        }
+    }
+}
+
+impl hyper::body::Body for Heard {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        self.tell(frame.is_none());
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// Removes a connection however its task ends.
@@ -190,8 +259,8 @@ async fn converse(
     let _set = stream.set_nodelay(true);
     let service = TowerToHyperService::new(router);
     let answered = service_fn(|request: Request<Incoming>| {
-        place.connections.is_used(place.number, false);
-        let mut request = request.map(Body::new);
+        place.connections.is_used(place.number, Step::Asked);
+        let mut request = request.map(|body| Body::new(Heard::new(body, &place)));
         request.extensions_mut().insert(ConnectInfo(peer));
         let answer = service.call(request);
         let (place, most) = (&place, bounds.connections);
@@ -199,7 +268,8 @@ async fn converse(
             let mut response: Response = answer.await?;
             let kind = response.headers().get(CONTENT_TYPE);
             let tells = kind.is_some_and(|kind| kind == "text/event-stream");
-            place.connections.is_used(place.number, tells);
+            let answered = Step::Answered { tells };
+            place.connections.is_used(place.number, answered);
             if place.connections.are_many(most) {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(CONNECTION, close);
