@@ -138,6 +138,30 @@ fn a_host_that_nobody_can_ask_for_is_refused() {
     }
 }
 
+/// Sessions end by themselves as well.
+#[test]
+fn a_mutex_that_nobody_holds_any_more_is_told() {
+    let database = Database::new();
+    let page = Page::new(&database, &["--allow-actions"], &[]);
+    let asked = page.get("/act?do=terminate&on=reports", "");
+    let between = |begin: &str, end: &str| {
+        let (_, rest) = asked.split_once(begin).expect("it is there");
+        rest.split(end).next().expect("a part").to_owned()
+    };
+    let cookie = between("lockapi_browser=", ";");
+    let form = between("name=\"form\" value=\"", "\"");
+    let body = format!("form={form}&do=terminate&on=reports&reason=a+test");
+    let head = format!(
+        "POST /act HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncookie: lockapi_browser={cookie}\r\n\
+         content-type: application/x-www-form-urlencoded\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = rest(page.send(&head));
+    assert!(answer.starts_with("HTTP/1.1 409"), "{answer}");
+    assert!(answer.contains("no session holds reports"), "{answer}");
+    assert_eq!(database.sql("SELECT count(*) FROM lockapi.audit"), "0");
+}
+
 #[test]
 fn metrics_tell_that_the_database_is_away() {
     let database = Database::new();

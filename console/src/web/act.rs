@@ -17,7 +17,7 @@ use super::markup::encoded;
 use super::sent::Sent;
 use super::sessions::is_form;
 use super::{Shared, errands, markup, preview};
-use crate::action::Action;
+use crate::action::{Action, Outcome};
 use crate::output::plain;
 
 #[derive(Deserialize)]
@@ -155,14 +155,7 @@ pub(super) async fn act(
     };
     let (screen, address) = back(&action);
     match perform(&shared, &visit, &action, &order.reason).await {
-        Ok(told) => {
-            let main = html! {
-                h1 { "Done" }
-                p .done role="status" { (plain(&told)) "." }
-                p { a href={ (visit.base) "/" (address) } { "Back" } " · " a href={ (visit.base) "/audit" } { "Audit" } }
-            };
-            markup::page(&visit, "Done", screen, None, &main).into_response()
-        }
+        Ok(outcome) => ended(&visit, (screen, &address), &outcome),
         Err(error) if error.kind() == ErrorKind::Invalid => {
             let shown = preview::of(&shared, &visit, &action).await;
             let shown = shown.unwrap_or_default();
@@ -176,13 +169,34 @@ pub(super) async fn act(
     }
 }
 
+/// What came of an action, with the way back to what is there now.
+pub(super) fn ended(visit: &Visit, (screen, address): (&str, &str), outcome: &Outcome) -> Response {
+    let told = plain(outcome.told());
+    let (status, heading) = match outcome {
+        Outcome::Done(_) => (StatusCode::OK, "Done"),
+        Outcome::Idle(_) => (StatusCode::OK, "Nothing to do"),
+        Outcome::Absent(_) => (StatusCode::CONFLICT, "Nothing was done"),
+    };
+    let main = html! {
+        h1 { (heading) }
+        @if status == StatusCode::OK {
+            p .done role="status" { (told) "." }
+        } @else {
+            p .alarm role="alert" { (told) "." }
+        }
+        p { a href={ (visit.base) "/" (address) } { "Back" } " · " a href={ (visit.base) "/audit" } { "Audit" } }
+    };
+    let page = markup::page(visit, heading, screen, None, &main);
+    (status, page).into_response()
+}
+
 /// What takes long is begun here, and goes on when the answer is there.
 async fn perform(
     shared: &Arc<Shared>,
     visit: &Visit,
     action: &Action,
     reason: &str,
-) -> Result<String, Error> {
+) -> Result<Outcome, Error> {
     let _turn = shared.turn().await?;
     let backend = shared.watch.backend();
     let done = if action.is_long() {

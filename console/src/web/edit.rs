@@ -15,14 +15,14 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::act::{forbidden, forged, reason_field};
+use super::act::{ended, forbidden, forged, reason_field};
 use super::guard::{Visit, refuse};
 use super::jobs::plain_lines;
 use super::markup::encoded;
 use super::sent::Sent;
 use super::sessions::{hex, is_form};
 use super::{Shared, markup};
-use crate::action::signed;
+use crate::action::{Outcome, signed};
 use crate::output::{plain, time};
 
 /// The largest form: a payload of the most characters that are shown, each in its longest form.
@@ -259,7 +259,7 @@ async fn change(
     visit: &Visit,
     written: &Written,
     job: &JobDetails,
-) -> Result<String, Refusal> {
+) -> Result<Outcome, Refusal> {
     if hash(job) != written.seen {
         return Err(Refusal::Changed);
     }
@@ -268,19 +268,24 @@ async fn change(
     let id = job.job.id;
     let operator = shared.watch.backend().operator();
     if operator.edit_job(&job.queue, id, edit, &reason).await? {
-        return Ok(format!("job {id} is changed"));
+        return Ok(Outcome::Done(format!("job {id} is changed")));
     }
-    if let Ok(now) = read(shared, &job.queue, &id.to_string()).await
-        && waits(&now)
-    {
-        return Err(if hash(&now) == written.seen {
+    match read(shared, &job.queue, &id.to_string()).await {
+        Ok(now) if waits(&now) && hash(&now) == written.seen => {
             let why = "nothing was done: its worker has stopped and nobody has taken the job again yet, or it has expired";
-            Refusal::Wrong(why.to_owned())
-        } else {
-            Refusal::Changed
-        });
+            Err(Refusal::Wrong(why.to_owned()))
+        }
+        Ok(now) if waits(&now) => Err(Refusal::Changed),
+        Ok(now) => {
+            let state = now.job.state;
+            let told = format!("job {id} is {state}: it does not wait any more, and is as it was");
+            Ok(Outcome::Absent(told))
+        }
+        Err(error) if error.kind() == ErrorKind::Invalid => {
+            Ok(Outcome::Absent(format!("job {id} is not there any more")))
+        }
+        Err(error) => Err(Refusal::Failed(error)),
     }
-    Ok(format!("job {id} does not wait any more, and is as it was"))
 }
 
 /// What the job is now, and what was written into the form that showed something else.
@@ -325,13 +330,9 @@ pub(super) async fn act(
     let changed = change(&shared, &visit, &written, &job).await;
     shared.watch.forget(&job.queue).await;
     match changed {
-        Ok(told) => {
-            let main = html! {
-                h1 { "Done" }
-                p .done role="status" { (plain(&told)) "." }
-                p { a href={ (visit.base) "/job?id=" (job.job.id) } { "Back" } " · " a href={ (visit.base) "/audit" } { "Audit" } }
-            };
-            markup::page(&visit, "Done", "queues", None, &main).into_response()
+        Ok(outcome) => {
+            let address = format!("job?id={}", job.job.id);
+            ended(&visit, ("queues", &address), &outcome)
         }
         Err(Refusal::Masked) => {
             let message = "The payload is not shown on this page, so it cannot be changed here; nothing was done.";

@@ -3,6 +3,7 @@
 use axum::http::StatusCode;
 use lockapi::admin::Filter;
 use lockapi::lease::LeaseOptions;
+use lockapi::limit::Quota;
 use lockapi::queue::{Claim, Job};
 use lockapi::schedule::Task;
 use lockapi_console::web::WebOptions;
@@ -217,11 +218,63 @@ async fn a_job_that_waits_for_its_time_can_be_run_now() {
     let claimed = queue.claim(&Claim::new(2).lease(MINUTE)).await.unwrap();
     assert_eq!(claimed.len(), 2);
     let late = browser.act("run-job", "mails", &item, "again").await;
+    assert_eq!(late.status, StatusCode::CONFLICT);
     assert!(
         late.body.contains("does not wait any more"),
         "{}",
         late.body
     );
+}
+
+/// The log has what was done, and nothing of what was not there any more.
+#[tokio::test]
+async fn what_is_absent_is_told_and_not_recorded() {
+    let backend = backend().await;
+    let queue = backend.queue("mails").unwrap();
+    let runs = queue.push(Job::new("send", &1).unwrap()).await.unwrap().id;
+    let claimed = queue.claim(&Claim::new(1).lease(MINUTE)).await.unwrap();
+    assert_eq!(claimed.len(), 1);
+    let limiter = backend.rate_limiter(Quota::per_hour(9)).unwrap();
+    assert!(limiter.check("b").await.unwrap().is_allowed());
+    let runs = runs.to_string();
+    let mut browser = Browser::of(&backend, WebOptions::new().actions(true));
+    for (action, on, item, told) in [
+        ("release", "nightly", "", "nobody holds the lease nightly"),
+        ("cancel", "mails", "999", "there is no job 999 in mails"),
+        ("cancel", "other", &*runs, "there is no job"),
+        ("run-job", "mails", &*runs, "is running: it does not wait"),
+        ("retry", "mails", &*runs, "is running: it is no dead letter"),
+        ("reset", "a", "", "nothing is kept of the limit a"),
+        ("unblock", "a", "", "nothing is kept of the limit a"),
+        ("resume", "other", "", "there is no queue other"),
+        ("resume-name", "other", "send", "there is no queue other"),
+        ("enable", "upkeep", "vacuum", "upkeep has no task vacuum"),
+        ("disable", "upkeep", "vacuum", "upkeep has no task vacuum"),
+        ("run", "upkeep", "vacuum", "upkeep has no task vacuum"),
+    ] {
+        let answer = browser.act(action, on, item, "a test").await;
+        assert_eq!(answer.status, StatusCode::CONFLICT, "{action}");
+        let is_told = answer.body.contains(told) && answer.body.contains("Nothing was done");
+        assert!(is_told, "{action}: {}", answer.body);
+    }
+    for (action, told) in [
+        ("purge", "no jobs of mails wait"),
+        ("discard", "mails has no dead letters"),
+        ("redrive", "mails has no dead letters"),
+    ] {
+        let answer = browser.act(action, "mails", "", "a test").await;
+        assert_eq!(answer.status, StatusCode::OK, "{action}");
+        let is_told = answer.body.contains(told) && answer.body.contains("Nothing to do");
+        assert!(is_told, "{action}: {}", answer.body);
+    }
+    let audit = backend.inspector().audit(&Filter::new()).await.unwrap();
+    assert!(audit.is_empty(), "{audit:?}");
+    for (action, on) in [("reset", "b"), ("pause", "mails"), ("resume", "mails")] {
+        let done = browser.act(action, on, "", "a test").await;
+        assert_eq!(done.status, StatusCode::OK, "{action}: {}", done.body);
+    }
+    let audit = backend.inspector().audit(&Filter::new()).await.unwrap();
+    assert_eq!(audit.len(), 3, "{audit:?}");
 }
 
 #[tokio::test]

@@ -296,8 +296,9 @@ async fn a_job_that_runs_stays_as_it_is() {
     assert!(form.contains("only a job that waits"), "{form}");
     let fields = [("priority", "high"), ("reason", "why")];
     let late = waiting.edit(&mut browser, &fields).await;
+    assert_eq!(late.status, StatusCode::CONFLICT);
     assert!(
-        late.body.contains("does not wait any more"),
+        late.body.contains("running: it does not wait any more"),
         "{}",
         late.body
     );
