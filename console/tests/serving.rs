@@ -150,9 +150,9 @@ fn a_mutex_that_nobody_holds_any_more_is_told() {
     };
     let cookie = between("lockapi_browser=", ";");
     let form = between("name=\"form\" value=\"", "\"");
-    let body = format!("form={form}&do=terminate&on=reports&reason=a+test");
+    let body = format!("form={form}&reason=a+test");
     let head = format!(
-        "POST /act HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncookie: lockapi_browser={cookie}\r\n\
+        "POST /act?do=terminate&on=reports HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncookie: lockapi_browser={cookie}\r\n\
          content-type: application/x-www-form-urlencoded\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );

@@ -14,22 +14,18 @@ use serde::Deserialize;
 
 use super::guard::{Visit, refuse};
 use super::markup::encoded;
-use super::sent::Sent;
+use super::sent::{Bounded, Sent};
 use super::sessions::is_form;
 use super::{Shared, errands, markup, preview};
 use crate::action::{Action, Outcome};
 use crate::output::plain;
 
+/// What was written into the form. What it is for is in its address: in fields browsers change the ends of lines, which
+/// names may have.
 #[derive(Deserialize)]
 pub(super) struct Order {
     #[serde(default)]
     form: String,
-    #[serde(default, rename = "do")]
-    word: String,
-    #[serde(default)]
-    on: String,
-    #[serde(default)]
-    item: String,
     #[serde(default, rename = "for")]
     time: String,
     #[serde(default)]
@@ -56,6 +52,10 @@ fn back(action: &Action) -> (&'static str, String) {
         _ => screen.to_owned(),
     };
     (screen, address)
+}
+
+impl Bounded for Order {
+    const BOUND: &str = "16 KiB";
 }
 
 pub(super) fn forbidden() -> Response {
@@ -109,11 +109,8 @@ fn form(
         p .question { (plain(&action.question())) "." }
         (shown)
         @if let Some(wrong) = wrong { p .alarm role="alert" { (plain(wrong)) } }
-        form .act method="post" action={ (visit.base) "/act" } {
+        form .act method="post" action={ (visit.base) "/act?" (encoded(&[("do", action.word()), ("on", on), ("item", &item)])) } {
             input type="hidden" name="form" value=(visit.form_token);
-            input type="hidden" name="do" value=(action.word());
-            input type="hidden" name="on" value=(on);
-            input type="hidden" name="item" value=(item);
             @if let Some(time) = time {
                 label for="time" {
                     "For how long, such as 30s, 10m or 2h"
@@ -141,6 +138,7 @@ pub(super) fn reason_field(reason: &str, first: bool) -> Markup {
 pub(super) async fn act(
     State(shared): State<Arc<Shared>>,
     Extension(visit): Extension<Visit>,
+    Query(query): Query<HashMap<String, String>>,
     Sent(order): Sent<Order>,
 ) -> Response {
     if !visit.may_act() {
@@ -149,7 +147,8 @@ pub(super) async fn act(
     if !is_form(&visit, &order.form) {
         return forged();
     }
-    let action = match Action::new(&order.word, &order.on, &order.item, &order.time) {
+    let get = |name: &str| query.get(name).map_or("", String::as_str);
+    let action = match Action::new(get("do"), get("on"), get("item"), &order.time) {
         Ok(action) => action,
         Err(error) => return markup::failed(&visit, "", &error),
     };

@@ -24,14 +24,9 @@ async fn a_page_that_may_only_be_read_changes_nothing() {
         StatusCode::FORBIDDEN
     );
     // A form of the page that is not for this.
-    let fields = [
-        ("do", "pause"),
-        ("on", "mails"),
-        ("reason", "why not"),
-        ("form", ""),
-    ];
+    let fields = [("reason", "why not"), ("form", "")];
     assert_eq!(
-        browser.post("/act", &fields).await.status,
+        browser.post("/act?do=pause&on=mails", &fields).await.status,
         StatusCode::FORBIDDEN
     );
     assert!(!queue.statistics().await.unwrap().paused);
@@ -52,16 +47,10 @@ async fn forms_of_others_change_nothing() {
     queue.push(Job::new("send", &1).unwrap()).await.unwrap();
     let mut browser = Browser::of(&backend, WebOptions::new().actions(true));
     let form = browser.get("/act?do=pause&on=mails").await.field("form");
-    let with = |form| {
-        [
-            ("form", form),
-            ("do", "pause"),
-            ("on", "mails"),
-            ("reason", "why"),
-        ]
-    };
+    let with = |form| [("form", form), ("reason", "why")];
+    let pause = "/act?do=pause&on=mails";
     for wrong in ["", "0", &form[1..]] {
-        let refused = browser.post("/act", &with(wrong)).await;
+        let refused = browser.post(pause, &with(wrong)).await;
         assert_eq!(refused.status, StatusCode::FORBIDDEN, "{wrong}");
     }
     for headers in [
@@ -71,14 +60,14 @@ async fn forms_of_others_change_nothing() {
         [("sec-fetch-site", "cross-site")],
         [("sec-fetch-site", "same-site")],
     ] {
-        let refused = browser.post_with("/act", &with(&form), &headers).await;
+        let refused = browser.post_with(pause, &with(&form), &headers).await;
         assert_eq!(refused.status, StatusCode::FORBIDDEN, "{headers:?}");
     }
     // The form of one browser in another, as a page of others would have it.
     let mut other = Browser::of(&backend, WebOptions::new().actions(true));
     other.get("/queues").await;
     assert_eq!(
-        other.post("/act", &with(&form)).await.status,
+        other.post(pause, &with(&form)).await.status,
         StatusCode::FORBIDDEN
     );
     assert_eq!(
@@ -97,7 +86,7 @@ async fn forms_of_others_change_nothing() {
         ("origin", "http://localhost:7070"),
         ("sec-fetch-site", "same-origin"),
     ];
-    let done = browser.post_with("/act", &with(&form), &own).await;
+    let done = browser.post_with(pause, &with(&form), &own).await;
     assert_eq!(done.status, StatusCode::OK, "{}", done.body);
     assert!(queue.statistics().await.unwrap().paused);
 }
@@ -185,6 +174,30 @@ async fn what_is_done_has_a_reason_in_the_audit() {
     );
     // Its holder hears of it by itself.
     drop(guard);
+}
+
+/// Browsers change the ends of lines of what a form sends, and names may have any.
+#[tokio::test]
+async fn what_a_form_is_for_does_not_depend_on_the_browser() {
+    let backend = backend().await;
+    let mut browser = Browser::of(&backend, WebOptions::new().actions(true));
+    for key in ["odd\rkey", "odd\nkey", "odd\r\nkey", "a&b=c+d%0D \"ü"] {
+        let lease = backend.lease(key, LeaseOptions::new(MINUTE)).unwrap();
+        let _guard = lease.acquire().await.unwrap();
+        let done = browser.act("release", key, "", "its node is gone").await;
+        assert_eq!(done.status, StatusCode::OK, "{key:?}: {}", done.body);
+        let held = backend.inspector().leases(&Filter::new()).await.unwrap();
+        assert!(held.is_empty(), "{held:?}");
+        let job = Job::new("send", &1).unwrap().delay(MINUTE);
+        let id = backend.queue(key).unwrap().push(job).await.unwrap().id;
+        let edit = form_urlencoded::Serializer::new(String::new())
+            .extend_pairs([("name", key), ("id", &id.to_string())])
+            .finish();
+        let asked = browser.get(&format!("/edit?{edit}")).await;
+        let written = [("due", "now"), ("reason", "they wait")];
+        let done = browser.submit(&asked, &written).await;
+        assert_eq!(done.status, StatusCode::OK, "{key:?}: {}", done.body);
+    }
 }
 
 #[tokio::test]
@@ -301,6 +314,11 @@ async fn nonsense_is_answered_and_not_done() {
     let large = "x".repeat(20 << 10);
     let answer = browser.post("/act", &[("reason", &large)]).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(
+        answer.body.contains("allowed are 16 KiB"),
+        "{}",
+        answer.body
+    );
     assert!(
         backend
             .inspector()
