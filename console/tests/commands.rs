@@ -610,6 +610,32 @@ fn ids_are_printed_as_they_are_made() {
     assert_eq!(none.succeeds().out, "");
 }
 
+/// Each id that was made is printed, and what is printed ends as lines do.
+#[test]
+fn ids_that_were_made_before_a_failure_are_printed() {
+    let database = Database::new();
+    let next = |more: &[&str]| {
+        let begin = ["id", "next", "invoices", "--blocks", "4"];
+        database.lockapi([&begin[..], more].concat())
+    };
+    assert_eq!(next(&[]).succeeds().out, "1\n");
+    let few_left = || database.sql("UPDATE lockapi.id_block SET next = 9223372036854775807 - 20");
+    few_left();
+    let made = next(&["--count", "100"]).exits(1);
+    let ids: Vec<&str> = made.out.lines().collect();
+    assert!(ids.len() >= 4 && made.out.ends_with('\n'), "{made:?}");
+    for id in ids {
+        assert_eq!(id.len(), "9223372036854775807".len(), "{made:?}");
+    }
+    few_left();
+    let made = next(&["--count", "100", "--json"]).exits(1);
+    assert!(made.out.starts_with("[\"92233"), "{made:?}");
+    assert!(made.out.ends_with("\"\n"), "{made:?}");
+    assert_eq!(made.out.lines().count(), 1, "{made:?}");
+    let none = next(&["--json"]).exits(1);
+    assert_eq!(none.out, "");
+}
+
 /// The log has what was done, and not what was refused.
 #[test]
 fn what_is_refused_is_not_recorded() {
