@@ -5,7 +5,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use common::{Database, PATIENCE, program, run, soon};
@@ -25,6 +25,27 @@ impl Page {
             .args(["web", "--listen", "127.0.0.1:0"])
             .args(arguments);
         command.envs(variables.iter().copied());
+        Self::start(command)
+    }
+
+    /// One that may have so many files open.
+    fn with_files(database: &Database, most: u32) -> Self {
+        let page = database.command();
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("ulimit -n {most}; exec \"$@\""), "sh"])
+            .arg(page.get_program())
+            .args(["web", "--listen", "127.0.0.1:0"]);
+        for (name, value) in page.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        Self::start(command)
+    }
+
+    fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the page");
         let mut line = String::new();
         let out = child.stdout.take().expect("a pipe");
@@ -96,6 +117,36 @@ fn slow_clients_keep_nobody_waiting() {
             });
         }
     });
+}
+
+/// Streams of changes never end by themselves, and there are fewer than the page would take.
+#[test]
+fn where_no_more_files_may_be_open_newcomers_are_let_in() {
+    const FILES: u32 = 48;
+    let database = Database::new();
+    let page = Page::with_files(&database, FILES);
+    assert!(page.get("/queues", "").starts_with("HTTP/1.1 200"));
+    let live = "GET /live?screen=queues HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let streams: Vec<TcpStream> = (0..FILES).map(|_| page.send(live)).collect();
+    for _ in 0..3 {
+        let answer = page.get("/assets/style.css", "");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    // Of the others as many stay as there is room for.
+    let open = |stream: &TcpStream| {
+        stream.set_nonblocking(true).expect("set");
+        let mut stream = stream;
+        let mut text = [0; 4096];
+        loop {
+            match stream.read(&mut text) {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+            }
+        }
+    };
+    let stay = streams.iter().filter(|stream| open(stream)).count();
+    assert!((10..FILES as usize).contains(&stay), "{stay} stay open");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -15,6 +16,7 @@ use axum::extract::ConnectInfo;
 use axum::http::HeaderValue;
 use axum::http::header::{CONNECTION, CONTENT_TYPE};
 use axum::response::Response;
+use futures_util::FutureExt;
 use hyper::Request;
 use hyper::body::{Body as _, Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
@@ -206,6 +208,7 @@ pub(super) async fn serve(
     let connections = Arc::new(Connections::default());
     let mut tasks = JoinSet::new();
     let mut stop = pin!(stop);
+    let mut spare = spare_file();
     for number in 0.. {
         let accepted = loop {
             tokio::select! {
@@ -214,32 +217,45 @@ pub(super) async fn serve(
                 accepted = listener.accept() => break accepted,
             }
         };
-        match accepted {
-            Ok((stream, peer)) => {
-                let closed = connections.add(number, bounds.connections);
-                let place = Place {
-                    connections: Arc::clone(&connections),
-                    number,
-                };
-                let served = converse(stream, peer, router.clone(), place, bounds);
-                tasks.spawn(async move {
-                    tokio::select! {
-                        () = served => {}
-                        () = closed.notified() => {}
-                    }
-                });
-            }
-            Err(error) if is_of_client(&error) => {}
-            // Such as that no more files may be open.
-            Err(_) => {
-                let pause = if connections.close_one() { 10 } else { 1000 };
+        let full = matches!(&accepted, Err(error) if !is_of_client(error));
+        let accepted = if full {
+            // Systems tell that no more files may be open before they look whether anybody waits.
+            drop(spare.take());
+            listener.accept().now_or_never()
+        } else {
+            Some(accepted)
+        };
+        let waits = full && accepted.is_some();
+        let closed = waits && connections.close_one();
+        if let Some(Ok((stream, peer))) = accepted {
+            let closed = connections.add(number, bounds.connections);
+            let place = Place {
+                connections: Arc::clone(&connections),
+                number,
+            };
+            let served = converse(stream, peer, router.clone(), place, bounds);
+            tasks.spawn(async move {
                 tokio::select! {
-                    () = &mut stop => return,
-                    () = sleep(Duration::from_millis(pause)) => {}
+                    () = served => {}
+                    () = closed.notified() => {}
                 }
+            });
+        }
+        if waits {
+            let pause = Duration::from_millis(if closed { 10 } else { 1000 });
+            tokio::select! {
+                () = &mut stop => return,
+                Some(_) = tasks.join_next(), if closed => {}
+                () = sleep(pause) => {}
             }
         }
+        spare = spare.or_else(spare_file);
     }
+}
+
+/// A file that is given up for a connection where no more files may be open.
+fn spare_file() -> Option<File> {
+    File::open("/dev/null").ok()
 }
 
 fn is_of_client(error: &io::Error) -> bool {

@@ -6,6 +6,8 @@ use std::time::SystemTime;
 use axum::http::StatusCode;
 use lockapi::Backend;
 use lockapi::admin::{Filter, JobDetails, JobEdit, JobState, MAX_PAYLOAD_CHARS};
+use lockapi::engine::ManualClock;
+use lockapi::memory::Database;
 use lockapi::queue::{Claim, Job, Priority};
 use lockapi_console::web::WebOptions;
 
@@ -309,6 +311,60 @@ async fn of_edits_at_once_one_applies() {
     let told = (are(StatusCode::OK), are(StatusCode::CONFLICT));
     assert_eq!(told, (1, 7), "{statuses:?}");
     assert_eq!(waiting.acts().await.len(), 1);
+}
+
+/// Until another takes the job: nobody has changed it, however often somebody tries.
+#[tokio::test]
+async fn a_job_whose_worker_has_stopped_was_not_changed_by_others() {
+    let clock = ManualClock::default();
+    let database = Database::with_clock(&clock);
+    let backend = database.connect().await.unwrap();
+    // Each worker takes the job, and is cut off for good.
+    let stop = async || {
+        let link = database.link();
+        let worker = link.connect().await.unwrap();
+        let queue = worker.queue("mails").unwrap();
+        let claimed = queue.claim(&Claim::new(1).lease(MINUTE)).await.unwrap();
+        assert_eq!(claimed.len(), 1);
+        link.set_reachable(false);
+        clock.advance(2 * MINUTE);
+        (worker, claimed)
+    };
+    let queue = backend.queue("mails").unwrap();
+    let job = Job::new("send", &"to ada").unwrap();
+    let id = queue.push(job).await.unwrap().id;
+    let waiting = Waiting { backend, id };
+    let _first = stop().await;
+    assert_eq!(waiting.now().await.job.state, JobState::Ready);
+    let mut browser = waiting.browser(true);
+    for _ in 0..2 {
+        let fields = [("priority", "high"), ("reason", "why")];
+        let told = waiting.edit(&mut browser, &fields).await;
+        assert_eq!(told.status, StatusCode::BAD_REQUEST);
+        let is_told = told.body.contains("its worker has stopped");
+        assert!(
+            is_told && !told.body.contains("somebody else"),
+            "{}",
+            told.body
+        );
+    }
+    let told = browser
+        .act("run-job", "mails", &id.to_string(), "they wait")
+        .await;
+    assert_eq!(told.status, StatusCode::CONFLICT);
+    assert!(
+        told.body.contains("its worker has stopped"),
+        "{}",
+        told.body
+    );
+    assert!(waiting.acts().await.is_empty());
+    // One that was changed as well is told as such.
+    let asked = browser.get(&waiting.address()).await;
+    let _second = stop().await;
+    let late = [("priority", "high"), ("reason", "why")];
+    let late = browser.submit(&asked, &late).await;
+    assert_eq!(late.status, StatusCode::CONFLICT);
+    assert!(late.body.contains("somebody else"), "{}", late.body);
 }
 
 #[tokio::test]
