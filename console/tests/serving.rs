@@ -79,6 +79,17 @@ impl Drop for Page {
     }
 }
 
+/// Ends sessions with this value: also after a failure, so that nobody waits for them.
+struct Ending<'a>(&'a Database, &'static str);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let Self(database, those) = self;
+        let end = format!("SELECT pg_terminate_backend(pid) FROM {those}");
+        let _ended = database.try_sql(&end);
+    }
+}
+
 /// What is sent until the connection is closed.
 fn rest(mut stream: TcpStream) -> String {
     let mut text = Vec::new();
@@ -260,6 +271,10 @@ fn a_statement_that_waits_is_given_up() {
     thread::scope(|scope| {
         let holder = scope
             .spawn(|| database.try_sql("BEGIN; LOCK TABLE lockapi.audit; SELECT pg_sleep(600)"));
+        let ending = Ending(
+            &database,
+            "pg_locks WHERE granted AND relation = 'lockapi.audit'::regclass AND mode = 'AccessExclusiveLock'",
+        );
         let locked =
             "SELECT count(*) FROM pg_locks WHERE granted AND relation = 'lockapi.audit'::regclass
                          AND mode = 'AccessExclusiveLock'";
@@ -271,9 +286,7 @@ fn a_statement_that_waits_is_given_up() {
         assert_eq!(database.sql(locked), "1", "it is locked all the time");
         // Others are served meanwhile.
         assert!(page.get("/queues", "").starts_with("HTTP/1.1 200"));
-        let end = "SELECT pg_terminate_backend(pid) FROM pg_locks
-                    WHERE granted AND relation = 'lockapi.audit'::regclass AND mode = 'AccessExclusiveLock'";
-        database.sql(end);
+        drop(ending);
         assert!(holder.join().expect("it ends").is_err());
     });
 }
@@ -299,6 +312,10 @@ fn who_waits_for_whom_and_how_a_queue_grew_are_pictures() {
         .lockapi(["queue", "push", "mails", "send"])
         .succeeds();
     thread::scope(|scope| {
+        let ending = Ending(
+            &database,
+            "pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'the-%'",
+        );
         let first = scope.spawn(|| session("the-first", &[7001], "SELECT pg_sleep(600)"));
         has(7001);
         let second = scope.spawn(|| session("the-second", &[7002, 7001], ""));
@@ -335,9 +352,7 @@ fn who_waits_for_whom_and_how_a_queue_grew_are_pictures() {
             let (_, line) = queues.split_once("<polyline points=\"")?;
             line.split('"').next()?.contains(' ').then_some(())
         });
-        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                    WHERE datname = current_database() AND application_name LIKE 'the-%'";
-        database.sql(end);
+        drop(ending);
         for ended in [first, second, third] {
             // Who waited may have got its lock in the last moment.
             let _sessions_end = ended.join().expect("it ends");
