@@ -301,10 +301,16 @@ async fn a_job_that_was_changed_meanwhile_is_shown_as_it_is_now() {
 async fn of_edits_at_once_one_applies() {
     let waiting = Waiting::new().await;
     let mut browsers: Vec<Browser> = (0..8).map(|_| waiting.browser(true)).collect();
-    let edits = browsers.iter_mut().enumerate().map(async |(n, browser)| {
+    // All have the form before the first sends it.
+    let mut forms = Vec::new();
+    for browser in &mut browsers {
+        forms.push(browser.get(&waiting.address()).await);
+    }
+    let edits = browsers.iter_mut().zip(&forms).enumerate();
+    let edits = edits.map(async |(n, (browser, form))| {
         let payload = n.to_string();
         let fields = [("due", "keep"), ("payload", &*payload), ("reason", "why")];
-        waiting.edit(browser, &fields).await.status
+        browser.submit(form, &fields).await.status
     });
     let statuses = futures_util::future::join_all(edits).await;
     let are = |status| statuses.iter().filter(|it| **it == status).count();
