@@ -59,11 +59,31 @@ pub(crate) async fn recorded<T>(
     why: &Why,
     act: impl AsyncFn(&dyn Backend) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let memory = Database::new().connect().await?;
-    refused(act(&*memory).await)?;
+    try_it(&act).await?;
     let operator = backend.operator();
     operator.record(action, target, &why.reason).await?;
     act(backend).await
+}
+
+/// The same to something that may be absent: then nothing is done, nothing recorded, and `None` answered.
+pub(crate) async fn recorded_where<T>(
+    backend: &dyn Backend,
+    present: impl AsyncFnOnce(&dyn Backend) -> Result<bool, Error>,
+    named: (&str, &str),
+    why: &Why,
+    act: impl AsyncFn(&dyn Backend) -> Result<T, Error>,
+) -> Result<Option<T>, Error> {
+    try_it(&act).await?;
+    if !present(backend).await? {
+        return Ok(None);
+    }
+    recorded(backend, named, why, act).await.map(Some)
+}
+
+/// Refuses what is refused everywhere.
+async fn try_it<T>(act: impl AsyncFn(&dyn Backend) -> Result<T, Error>) -> Result<(), Error> {
+    let memory = Database::new().connect().await?;
+    refused(act(&*memory).await)
 }
 
 /// Whether what was tried in memory, where there is nothing, would be refused everywhere.

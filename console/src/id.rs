@@ -90,17 +90,28 @@ struct Parts {
     sequence: u32,
 }
 
-/// Prints new ids, as lines or as an array, part by part: there may be more than fit into memory.
+/// Prints new ids, as lines or as an array, part by part: there may be more than fit into memory. Those that were made
+/// before a failure are printed, in whole lines; the array then has no end, so that nobody takes it for all.
 async fn print(ids: &dyn IdGen, count: u64, json: bool) -> Result<()> {
-    let (begin, joint, end) = if json {
-        ("[\"", "\",\"", "\"]\n")
-    } else {
-        ("", "\n", "\n")
-    };
     let mut text = String::new();
     for n in 0..count {
-        text.push_str(if n == 0 { begin } else { joint });
-        text.push_str(&ids.next().await?.to_string());
+        let id = match ids.next().await {
+            Ok(id) => id,
+            Err(error) => {
+                if json && n > 0 {
+                    text.push('\n');
+                }
+                // The failure is told in any case.
+                let _written = write_part(&text);
+                return Err(error.into());
+            }
+        };
+        let (before, after) = match (json, n) {
+            (false, _) => ("", "\n"),
+            (true, 0) => ("[\"", "\""),
+            (true, _) => (",\"", "\""),
+        };
+        text.extend([before, &id.to_string(), after]);
         if text.len() >= PART {
             if !write_part(&text)? {
                 return Ok(());
@@ -108,10 +119,10 @@ async fn print(ids: &dyn IdGen, count: u64, json: bool) -> Result<()> {
             text.clear();
         }
     }
-    text.push_str(match (count, json) {
-        (0, true) => "[]\n",
-        (0, false) => "",
-        _ => end,
+    text.push_str(match (json, count) {
+        (false, _) => "",
+        (true, 0) => "[]\n",
+        (true, _) => "]\n",
     });
     write_part(&text).map(drop)
 }

@@ -58,6 +58,7 @@ mod limit;
 mod lock;
 mod migrate;
 mod output;
+mod present;
 mod queue;
 mod schedule;
 mod top;

@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use clap::Subcommand;
-use lockapi::Key;
 use lockapi::admin::LimitLevel;
 use lockapi::limit::{Decision, PermitRequest, Quota};
+use lockapi::{Backend, Error, Key};
 use serde::Serialize;
 
 use crate::arguments::Global;
-use crate::common::{Why, recorded, with_backend};
+use crate::common::{Why, recorded_where, with_backend};
 use crate::exit::Exit;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::output::{Entry, maybe_seconds, seconds, spoken, spoken_or_unknown};
+use crate::present;
 use crate::values::{duration, key, quota};
 
 /// See what was taken and what a limit would decide, take permits, end a wait, block a key
@@ -172,6 +173,15 @@ impl Entry for Level {
 /// The quota does not matter where nothing is decided.
 const ANY: Quota = Quota::per_second(1);
 
+async fn is_kept(backend: &dyn Backend, key: &Key) -> Result<bool, Error> {
+    Ok(present::limit(backend, key).await?.is_some())
+}
+
+fn absent(key: &Key) -> Failure {
+    Failure::new(Exit::Absent, format!("nothing is kept of the limit {key}"))
+        .advise("`lockapi limit list` shows what was taken, by key. What flows back is forgotten after a minute.")
+}
+
 impl Limit {
     pub(crate) async fn run(self, global: &Global) -> Result<Exit> {
         with_backend(global, async |backend| match self {
@@ -203,19 +213,25 @@ impl Limit {
             }
             Self::Reset { key, why } => {
                 let (action, target) = ("reset limit", key.to_string());
-                recorded(&**backend, (action, &target), &why, async |backend| {
-                    backend.rate_limiter(ANY)?.reset(&key).await
-                })
-                .await?;
+                let kept = async |backend: &dyn Backend| is_kept(backend, &key).await;
+                let reset =
+                    async |backend: &dyn Backend| backend.rate_limiter(ANY)?.reset(&key).await;
+                let done = recorded_where(&**backend, kept, (action, &target), &why, reset);
+                done.await?.ok_or_else(|| absent(&key))?;
                 global.output().done(action, &target)?;
                 Ok(Exit::Success)
             }
             Self::Block { key, time, why } => {
                 let (action, target) = ("block limit", format!("{key} for {time:?}"));
-                recorded(&**backend, (action, &target), &why, async |backend| {
+                let block = async |backend: &dyn Backend| {
                     backend.rate_limiter(ANY)?.block(&key, time).await
-                })
-                .await?;
+                };
+                // One that nobody has used can be blocked, but there is no block of it to end.
+                let kept = async |backend: &dyn Backend| {
+                    Ok(!time.is_zero() || is_kept(backend, &key).await?)
+                };
+                let done = recorded_where(&**backend, kept, (action, &target), &why, block);
+                done.await?.ok_or_else(|| absent(&key))?;
                 global.output().done(action, &target)?;
                 Ok(Exit::Success)
             }

@@ -5,15 +5,16 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use lockapi::admin::MAX_PAGE;
 use lockapi::queue::Job;
-use lockapi::schedule::{Run, Task, TaskState};
+use lockapi::schedule::{Decision, Run, Task, TaskState};
 use lockapi::{Backend, Error, Scheduler};
 use serde::Serialize;
 
 use crate::arguments::Global;
-use crate::common::{Why, recorded, with_backend};
+use crate::common::{Why, recorded, recorded_where, with_backend};
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::output::{Entry, spoken, time};
+use crate::present;
 use crate::values::duration;
 
 /// See recurring tasks and their runs, set, run, enable, disable and remove them
@@ -171,6 +172,23 @@ impl From<Run> for Logged {
     }
 }
 
+/// What came of firing a task.
+#[derive(Debug, Serialize)]
+struct Ran {
+    status: String,
+    /// What was pushed, if anything was.
+    job: Option<String>,
+}
+
+impl From<Decision> for Ran {
+    fn from(decision: Decision) -> Self {
+        Self {
+            status: decision.status.to_string(),
+            job: decision.job.map(|job| job.to_string()),
+        }
+    }
+}
+
 impl Entry for Logged {
     const COLUMNS: &'static [&'static str] = &[
         "due",
@@ -249,14 +267,10 @@ impl Schedule {
             }
             Self::Set(set) => set.run(global, backend).await?,
             Self::Run(one) => {
-                let target = one.target();
-                let ran = recorded(backend, ("run task", &target), &one.why, async |backend| {
-                    backend.scheduler(&*one.scheduler)?.run_now(&one.task).await
-                });
-                let decision = ran.await?.ok_or_else(|| one.absent())?;
-                global
-                    .output()
-                    .value(&decision.status.to_string(), String::clone)?;
+                let run = async |scheduler: &dyn Scheduler| scheduler.run_now(&one.task).await;
+                let decision = one.recorded(backend, "run task", run).await?;
+                let ran = Ran::from(decision.ok_or_else(|| one.absent())?);
+                global.output().value(&ran, |ran| ran.status.clone())?;
             }
             Self::Enable(one) => {
                 let act = async |scheduler: &dyn Scheduler| scheduler.enable(&one.task).await;
@@ -280,6 +294,21 @@ impl One {
         format!("{} of {}", self.task, self.scheduler)
     }
 
+    /// Does something to the task, if there is one.
+    async fn recorded<T>(
+        &self,
+        backend: &dyn Backend,
+        action: &str,
+        act: impl AsyncFn(&dyn Scheduler) -> Result<T, Error>,
+    ) -> Result<T> {
+        let target = self.target();
+        let present =
+            async |backend: &dyn Backend| present::task(backend, &self.scheduler, &self.task).await;
+        let act = async |backend: &dyn Backend| act(&*backend.scheduler(&*self.scheduler)?).await;
+        let done = recorded_where(backend, present, (action, &target), &self.why, act);
+        done.await?.ok_or_else(|| self.absent())
+    }
+
     /// Does something that tells whether the task was found.
     async fn act(
         &self,
@@ -288,14 +317,10 @@ impl One {
         action: &str,
         act: impl AsyncFn(&dyn Scheduler) -> Result<bool, Error>,
     ) -> Result<()> {
-        let target = self.target();
-        let found = recorded(backend, (action, &target), &self.why, async |backend| {
-            act(&*backend.scheduler(&*self.scheduler)?).await
-        });
-        if !found.await? {
+        if !self.recorded(backend, action, act).await? {
             return Err(self.absent());
         }
-        global.output().done(action, &target)
+        global.output().done(action, &self.target())
     }
 
     fn absent(&self) -> Failure {

@@ -258,13 +258,7 @@ fn queues_are_paused_purged_and_revived() {
         .iter()
         .map(|act| act["action"].as_str())
         .collect();
-    let expected = [
-        "purge queue",
-        "resume queue",
-        "pause queue",
-        "redrive",
-        "redrive",
-    ];
+    let expected = ["purge queue", "resume queue", "pause queue", "redrive"];
     assert_eq!(actions, expected.map(Some));
     assert!(
         audit[0]["application"]
@@ -616,6 +610,32 @@ fn ids_are_printed_as_they_are_made() {
     assert_eq!(none.succeeds().out, "");
 }
 
+/// Each id that was made is printed, and what is printed ends as lines do.
+#[test]
+fn ids_that_were_made_before_a_failure_are_printed() {
+    let database = Database::new();
+    let next = |more: &[&str]| {
+        let begin = ["id", "next", "invoices", "--blocks", "4"];
+        database.lockapi([&begin[..], more].concat())
+    };
+    assert_eq!(next(&[]).succeeds().out, "1\n");
+    let few_left = || database.sql("UPDATE lockapi.id_block SET next = 9223372036854775807 - 20");
+    few_left();
+    let made = next(&["--count", "100"]).exits(1);
+    let ids: Vec<&str> = made.out.lines().collect();
+    assert!(ids.len() >= 4 && made.out.ends_with('\n'), "{made:?}");
+    for id in ids {
+        assert_eq!(id.len(), "9223372036854775807".len(), "{made:?}");
+    }
+    few_left();
+    let made = next(&["--count", "100", "--json"]).exits(1);
+    assert!(made.out.starts_with("[\"92233"), "{made:?}");
+    assert!(made.out.ends_with("\"\n"), "{made:?}");
+    assert_eq!(made.out.lines().count(), 1, "{made:?}");
+    let none = next(&["--json"]).exits(1);
+    assert_eq!(none.out, "");
+}
+
 /// The log has what was done, and not what was refused.
 #[test]
 fn what_is_refused_is_not_recorded() {
@@ -648,6 +668,65 @@ fn what_is_refused_is_not_recorded() {
     }
     let audit = database.lockapi(["audit", "--json"]).succeeds();
     assert_eq!(audit.out, "[]\n");
+}
+
+/// The log has what was done, and nothing of what was not there; what is done to all there are is done to none as well.
+#[test]
+fn what_is_absent_is_told_and_not_recorded() {
+    let database = Database::new();
+    let job = database.lockapi(["queue", "push", "mails", "send"]);
+    let job = job.succeeds().out.trim().to_owned();
+    database
+        .lockapi(["limit", "take", "b", "--quota", "9/1h"])
+        .succeeds();
+    let act = |arguments: &[&str]| database.lockapi([arguments, &["--reason", "a test"]].concat());
+    for (arguments, told) in [
+        (&["lease", "release", "a"][..], "nobody holds a"),
+        (&["lock", "release", "a"], "nobody holds a"),
+        (&["limit", "reset", "a"], "nothing is kept of the limit a"),
+        (&["limit", "block", "a", "0s"], "nothing is kept"),
+        (&["queue", "cancel", "mails", "999999"], "waits or runs"),
+        (
+            &["queue", "edit", "mails", "999999", "--now"],
+            "no job 999999",
+        ),
+        (&["queue", "edit", "other", &job, "--now"], "waits in"),
+        (&["queue", "redrive", "mails", &job], "none of these"),
+        (
+            &["queue", "discard", "mails", &job, "999999"],
+            "none of these",
+        ),
+        (&["queue", "resume", "nobody"], "nobody"),
+        (&["schedule", "run", "upkeep", "vacuum"], "has no task"),
+        (&["schedule", "enable", "upkeep", "vacuum"], "has no task"),
+        (&["schedule", "disable", "upkeep", "vacuum"], "has no task"),
+        (&["schedule", "remove", "upkeep", "vacuum"], "has no task"),
+    ] {
+        act(arguments).exits(5).tells(told);
+    }
+    for (arguments, told) in [
+        (&["queue", "redrive", "mails", "--all"][..], "0 put back"),
+        (&["queue", "discard", "mails", "--all"], "0 deleted"),
+        (&["queue", "cancel", "nobody", "--all"], "0 cancelled"),
+        (
+            &["queue", "purge", "nobody", "--yes"],
+            "0 jobs were deleted",
+        ),
+    ] {
+        act(arguments).succeeds().shows(told);
+    }
+    let audit = database.lockapi(["audit", "--json"]).succeeds();
+    assert_eq!(audit.out, "[]\n");
+    act(&["limit", "reset", "b"]).succeeds();
+    act(&["queue", "purge", "mails", "--yes"])
+        .succeeds()
+        .shows("1 jobs were deleted");
+    let audit = database.lockapi(["audit", "--json"]).succeeds().json();
+    let [purge, reset] = audit.as_array().expect("an array").as_slice() else {
+        panic!("{audit}");
+    };
+    assert_eq!(purge["action"], "purge queue");
+    assert_eq!(reset["action"], "reset limit");
 }
 
 #[test]

@@ -123,7 +123,11 @@ fn a_queue_that_grows() {
 
 #[test]
 fn a_limit_that_is_wrong() {
-    run_night(&Database::new(), "A limit that is wrong");
+    let database = Database::new();
+    database
+        .lockapi(["limit", "take", "user:123:api", "--quota", "100/1m"])
+        .succeeds();
+    run_night(&database, "A limit that is wrong");
 }
 
 #[test]

@@ -20,12 +20,20 @@ fn who_writes_the_name_of_a_queue_wrong_is_told() {
         &["purge", "mail"],
         &["drain", "mail2", "--timeout", "1s"],
         &["pause", "mail3"],
-        &["resume", "mail4"],
     ] {
         let acts = !["show", "jobs", "dead"].contains(&arguments[0]);
         let why = if acts { &why[..] } else { &[] };
         let told = database.lockapi([&["queue"], arguments, why].concat());
         told.succeeds().tells("`lockapi queue list` lists");
+    }
+    // There is nothing that could have been paused or limited.
+    for arguments in [
+        &["resume", "mail4"][..],
+        &["resume", "mail4", "--name", "send"],
+        &["limit", "mail4", "--clear"],
+    ] {
+        let told = database.lockapi([&["queue"], arguments, &why].concat());
+        told.exits(5).tells("`lockapi queue list` lists");
     }
     for arguments in [
         &["show", "mails"][..],
@@ -38,6 +46,33 @@ fn who_writes_the_name_of_a_queue_wrong_is_told() {
     }
     let elsewhere = database.lockapi(["queue", "list", "--namespace", "prod"]);
     elsewhere.succeeds().tells("--everywhere");
+}
+
+/// A pause or a limit may be there before the first job, and is known then.
+#[test]
+fn a_queue_is_limited_and_paused_before_its_first_job() {
+    let database = Database::new();
+    let why = ["--reason", "a test"];
+    let queue = |arguments: &[&str]| database.lockapi([&["queue"], arguments, &why].concat());
+    for arguments in [
+        &["limit", "images", "--running", "3"][..],
+        &["limit", "videos", "--group", "a", "--running", "3"],
+    ] {
+        queue(arguments).succeeds().tells("has no jobs yet");
+    }
+    queue(&["pause", "texts", "--name", "index"]).succeeds();
+    for arguments in [
+        &["limit", "images", "--running", "4"][..],
+        &["limit", "images", "--clear"],
+        &["resume", "texts", "--name", "index"],
+    ] {
+        assert_eq!(queue(arguments).succeeds().err, "", "{arguments:?}");
+    }
+    // Limits of groups cannot be looked for.
+    queue(&["limit", "videos", "--group", "a", "--clear"]).succeeds();
+    push(&database, "mails", "send");
+    let limited = queue(&["limit", "mails", "--running", "3"]);
+    assert_eq!(limited.succeeds().err, "");
 }
 
 #[test]

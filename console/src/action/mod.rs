@@ -2,6 +2,7 @@
 
 mod perform;
 
+pub(crate) use perform::Outcome;
 #[cfg(feature = "web")]
 pub(crate) use perform::signed;
 

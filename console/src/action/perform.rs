@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockapi::admin::{JobEdit, MAX_REASON_BYTES};
+use lockapi::admin::{JobEdit, JobState, MAX_REASON_BYTES};
 use lockapi::limit::Quota;
 use lockapi::memory::Database;
 use lockapi::queue::Pause;
@@ -11,6 +11,7 @@ use lockapi::{Backend, Error, ErrorKind, Key};
 use super::Action;
 use crate::common::refused;
 use crate::output::spoken;
+use crate::present;
 
 /// The quota does not matter where nothing is decided.
 const ANY: Quota = Quota::per_second(1);
@@ -18,6 +19,33 @@ const ANY: Quota = Quota::per_second(1);
 /// A reason with who gave it, once the action is recorded where that has to come first.
 #[derive(Clone, Debug)]
 pub(crate) struct Reason(String);
+
+/// What came of an action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It is done.
+    Done(String),
+    /// It was for all of something, of which there is none; nothing is recorded.
+    Idle(String),
+    /// Nothing was done: what it was for is not there, or not any more.
+    Absent(String),
+}
+
+impl Outcome {
+    /// What a person is told.
+    pub(crate) fn told(&self) -> &str {
+        let (Self::Done(told) | Self::Idle(told) | Self::Absent(told)) = self;
+        told
+    }
+
+    fn new(done: bool, told: String) -> Self {
+        if done {
+            Self::Done(told)
+        } else {
+            Self::Absent(told)
+        }
+    }
+}
 
 impl Action {
     /// Whether it may take minutes: it deletes or moves as many jobs as there are.
@@ -59,7 +87,7 @@ impl Action {
         refused(self.finish(&*memory, reason).await)
     }
 
-    /// Does it, and answers what came of it. The audit log has the reason, and who gave it.
+    /// Does it, and answers what came of it. The audit log has the reason, and who gave it; nothing of what is absent.
     ///
     /// # Errors
     /// `Invalid` without a reason, and those of what it calls.
@@ -68,12 +96,14 @@ impl Action {
         backend: &dyn Backend,
         reason: &str,
         by: &str,
-    ) -> Result<String, Error> {
-        let reason = self.begin(backend, reason, by).await?;
-        self.finish(backend, &reason).await
+    ) -> Result<Outcome, Error> {
+        match self.begin(backend, reason, by).await? {
+            Ok(reason) => self.finish(backend, &reason).await,
+            Err(outcome) => Ok(outcome),
+        }
     }
 
-    /// Records it, unless what it calls does.
+    /// Records it, unless what it calls does; or answers that there is nothing to do.
     ///
     /// # Errors
     /// `Invalid` without a reason, and those of [`Operator::record`](lockapi::admin::Operator::record).
@@ -82,14 +112,62 @@ impl Action {
         backend: &dyn Backend,
         reason: &str,
         by: &str,
-    ) -> Result<Reason, Error> {
+    ) -> Result<Result<Reason, Outcome>, Error> {
         let reason = Reason(signed(reason, by)?);
         self.check(&reason).await?;
         if let Some((action, target)) = self.entry() {
+            if let Some(outcome) = self.look(backend).await? {
+                return Ok(Err(outcome));
+            }
             let operator = backend.operator();
             operator.record(&action, &target, &reason.0).await?;
         }
-        Ok(reason)
+        Ok(Ok(reason))
+    }
+
+    /// What came of it, where what it is for is absent. What sets a state is done whichever it was.
+    async fn look(&self, backend: &dyn Backend) -> Result<Option<Outcome>, Error> {
+        let outcome = match self {
+            Self::Pause(..)
+            | Self::Drain(_)
+            | Self::PauseName(..)
+            | Self::Cancel(..)
+            | Self::RunJob(..)
+            | Self::Release(_)
+            | Self::Terminate(_) => None,
+            Self::Resume(queue) | Self::ResumeName(queue, _) => {
+                let known = present::queue(backend, queue).await?;
+                (!known).then(|| Outcome::Absent(format!("there is no queue {queue}")))
+            }
+            Self::Purge(queue) => {
+                let waiting = present::waiting(backend, queue).await?;
+                (!waiting).then(|| Outcome::Idle(format!("no jobs of {queue} wait")))
+            }
+            Self::Discard(queue) | Self::Redrive(queue) => {
+                let dead = present::dead_letters(backend, queue, &[]).await?;
+                (!dead).then(|| Outcome::Idle(format!("{queue} has no dead letters")))
+            }
+            Self::Retry(queue, id) => {
+                let dead = present::dead_letters(backend, queue, &[*id]).await?;
+                if dead {
+                    None
+                } else {
+                    let now = now(backend, queue, *id).await?;
+                    Some(Outcome::Absent(format!("{now}: it is no dead letter")))
+                }
+            }
+            Self::Enable(of, task) | Self::Disable(of, task) | Self::Run(of, task) => {
+                let has = present::task(backend, of, task).await?;
+                (!has).then(|| no_task(of, task))
+            }
+            Self::Block(_, time) if !time.is_zero() => None,
+            Self::Reset(text) | Self::Block(text, _) => {
+                let kept = present::limit(backend, &key(text)?).await?;
+                let none = || Outcome::Absent(format!("nothing is kept of the limit {text}"));
+                kept.is_none().then(none)
+            }
+        };
+        Ok(outcome)
     }
 
     /// Does what was recorded.
@@ -100,7 +178,7 @@ impl Action {
         &self,
         backend: &dyn Backend,
         reason: &Reason,
-    ) -> Result<String, Error> {
+    ) -> Result<Outcome, Error> {
         match self {
             Self::Pause(..)
             | Self::Resume(_)
@@ -109,7 +187,7 @@ impl Action {
             | Self::ResumeName(..)
             | Self::Purge(_)
             | Self::Discard(_)
-            | Self::Redrive(_) => self.of_queue(backend).await,
+            | Self::Redrive(_) => self.of_queue(backend).await.map(Outcome::Done),
             Self::Cancel(queue, id) | Self::RunJob(queue, id) | Self::Retry(queue, id) => {
                 self.of_job(backend, queue, *id, reason).await
             }
@@ -165,62 +243,59 @@ impl Action {
         name: &str,
         id: i64,
         reason: &Reason,
-    ) -> Result<String, Error> {
+    ) -> Result<Outcome, Error> {
         let operator = backend.operator();
-        let told = match self {
+        let (done, told, why) = match self {
             Self::Cancel(..) => {
-                if operator.cancel_job(name, id, &reason.0).await? {
-                    format!("job {id} is cancelled")
-                } else {
-                    format!("job {id} does not wait or run any more")
-                }
+                let done = operator.cancel_job(name, id, &reason.0).await?;
+                let why = "it does not wait or run any more";
+                (done, format!("job {id} is cancelled"), why)
             }
             Self::RunJob(..) => {
-                let now = JobEdit::new().now();
-                if operator.edit_job(name, id, now, &reason.0).await? {
-                    format!("job {id} is due now")
-                } else {
-                    format!("job {id} does not wait any more")
-                }
+                let edit = JobEdit::new().now();
+                let done = operator.edit_job(name, id, edit, &reason.0).await?;
+                let why = "it does not wait any more, or its worker has stopped and nobody has taken it again yet";
+                (done, format!("job {id} is due now"), why)
             }
             _ => {
-                if backend.queue(name)?.redrive(vec![id]).await? == 1 {
-                    format!("job {id} is back in {name}")
-                } else {
-                    format!("job {id} stays: it is no dead letter, or its unique key is taken")
-                }
+                let done = backend.queue(name)?.redrive(vec![id]).await? == 1;
+                let why = "it is no dead letter, or its unique key is taken";
+                (done, format!("job {id} is back in {name}"), why)
             }
         };
-        Ok(told)
+        if done {
+            return Ok(Outcome::Done(told));
+        }
+        let now = now(backend, name, id).await?;
+        Ok(Outcome::Absent(format!("{now}: {why}")))
     }
 
-    async fn of_task(&self, backend: &dyn Backend, of: &str, task: &str) -> Result<String, Error> {
+    async fn of_task(&self, backend: &dyn Backend, of: &str, task: &str) -> Result<Outcome, Error> {
         let scheduler = backend.scheduler(of)?;
         if matches!(self, Self::Run(..)) {
             return Ok(match scheduler.run_now(task).await? {
-                Some(decision) => format!("{task} is {}", decision.status),
-                None => format!("{of} has no task {task}"),
+                Some(decision) => Outcome::Done(format!("{task} is {}", decision.status)),
+                None => no_task(of, task),
             });
         }
         let enabled = matches!(self, Self::Enable(..));
         Ok(if scheduler.set_enabled(task, enabled).await? {
-            format!("{task} is {}d", self.word())
+            Outcome::Done(format!("{task} is {}d", self.word()))
         } else {
-            format!("{of} has no task {task}")
+            no_task(of, task)
         })
     }
 
-    async fn of_key(&self, backend: &dyn Backend, reason: &Reason) -> Result<String, Error> {
+    async fn of_key(&self, backend: &dyn Backend, reason: &Reason) -> Result<Outcome, Error> {
         let (text, _) = self.target();
         let key = key(text)?;
-        Ok(match self {
+        let told = match self {
             Self::Release(_) => {
                 let owners = backend.operator().release_lease(key, &reason.0).await?;
-                if owners.is_empty() {
-                    format!("nobody holds the lease {text}")
-                } else {
-                    format!("{text} is taken from {}", owners.join(", "))
-                }
+                let taken = format!("{text} is taken from {}", owners.join(", "));
+                let none = format!("nobody holds the lease {text}");
+                let told = if owners.is_empty() { none } else { taken };
+                return Ok(Outcome::new(!owners.is_empty(), told));
             }
             Self::Block(_, time) => {
                 backend.rate_limiter(ANY)?.block(&key, *time).await?;
@@ -236,10 +311,30 @@ impl Action {
             }
             _ => {
                 let ended = backend.operator().terminate_holder(key, &reason.0).await?;
-                format!("{} sessions that held {text} are ended", ended.len())
+                let told = match ended.len() {
+                    0 => format!("no session holds {text}"),
+                    some => format!("{some} sessions that held {text} are ended"),
+                };
+                return Ok(Outcome::new(!ended.is_empty(), told));
             }
-        })
+        };
+        Ok(Outcome::Done(told))
     }
+}
+
+fn no_task(of: &str, task: &str) -> Outcome {
+    Outcome::Absent(format!("{of} has no task {task}"))
+}
+
+/// What a job is now, for a person who took it for something else.
+async fn now(backend: &dyn Backend, queue: &str, id: i64) -> Result<String, Error> {
+    let job = backend.inspector().job(id, false).await?;
+    let job = job.filter(|job| job.queue == queue);
+    Ok(match job {
+        Some(job) if job.job.state == JobState::Failed => format!("job {id} is a dead letter"),
+        Some(job) => format!("job {id} is {}", job.job.state),
+        None => format!("there is no job {id} in {queue}"),
+    })
 }
 
 /// The reason with who gave it.

@@ -10,9 +10,11 @@ use lockapi::queue::{CurrentLimit, JobLimit};
 use serde::Serialize;
 
 use crate::arguments::Global;
-use crate::common::{Why, recorded};
-use crate::failure::Result;
+use crate::common::{Why, recorded_where};
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
 use crate::output::seconds;
+use crate::present;
 
 /// A limit.
 #[derive(Debug, Args)]
@@ -43,15 +45,27 @@ impl Limit {
             Some(group) => ("group", format!("{}/{group}", self.queue)),
         };
         let action = format!("{verb} {kind}");
-        recorded(backend, (&action, &subject), &self.why, async |backend| {
+        // Who limits a queue may do so before its first job. Whether a group has a limit cannot be read.
+        let clears = self.clear && self.group.is_none();
+        if !clears {
+            super::look::tell_new(backend, &self.queue).await;
+        }
+        let present = async |backend: &dyn Backend| {
+            Ok(!clears || present::queue(backend, &self.queue).await?)
+        };
+        let named = (&*action, &*subject);
+        let done = recorded_where(backend, present, named, &self.why, async |backend| {
             let queue = backend.queue(&self.queue)?;
             match (&self.group, self.limit()) {
                 (Some(group), limit) => queue.set_group_limit(group, limit).await,
                 (None, Some(limit)) => queue.set_limit(limit).await,
                 (None, None) => queue.clear_limit().await,
             }
-        })
-        .await?;
+        });
+        if done.await?.is_none() {
+            let unknown = super::look::unknown(backend, &self.queue);
+            return Err(Failure::new(Exit::Absent, unknown));
+        }
         global.output().done(&action, &subject)
     }
 

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use lockapi::Backend;
-use lockapi::admin::{Filter, FoundQueue, PausedName};
+use lockapi::admin::PausedName;
 use lockapi::queue::Statistics;
 use lockapi::{ErrorKind, admin::MAX_PAGE};
 use serde::Serialize;
@@ -16,6 +16,7 @@ use crate::arguments::Global;
 use crate::common::Extent;
 use crate::failure::Result;
 use crate::output::{Entry, spoken_or_unknown};
+use crate::present;
 
 /// Nobody waits longer than this to be told of a name that is wrong.
 const GLANCE: Duration = Duration::from_secs(1);
@@ -114,16 +115,30 @@ pub(super) async fn tell_unknown(
     if statistics.paused || counts.iter().any(|tally| tally.count > 0) {
         return Ok(());
     }
-    let filter = Filter::new().limit(MAX_PAGE);
-    let known: Vec<FoundQueue> = backend.inspector().queues(&filter, None).await?;
-    if known.len() < MAX_PAGE && !known.iter().any(|known| known.name == queue) {
-        let namespace = backend.namespace();
-        note(&format!(
-            "No queue {queue:?} of the namespace {namespace:?} has jobs or was ever paused; `lockapi queue list` lists \
-             those that have or were."
-        ));
+    if !present::queue(backend, queue).await? {
+        note(&unknown(backend, queue));
     }
     Ok(())
+}
+
+/// What is told of a queue that is none.
+pub(super) fn unknown(backend: &dyn Backend, queue: &str) -> String {
+    let namespace = backend.namespace();
+    format!(
+        "No queue {queue:?} of the namespace {namespace:?} has jobs or was ever paused; `lockapi queue list` lists those \
+         that have or were."
+    )
+}
+
+/// Who limits a queue before its first job is told that it has none, in case its name is wrong.
+pub(super) async fn tell_new(backend: &dyn Backend, queue: &str) {
+    let look = timeout(GLANCE, present::queue(backend, queue)).await;
+    if let Ok(Ok(false)) = look {
+        let namespace = backend.namespace();
+        note(&format!(
+            "The queue {queue:?} of the namespace {namespace:?} has no jobs yet."
+        ));
+    }
 }
 
 /// The same beside something else, which a slow or failed look does not keep from being done.

@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use lockapi::Backend;
 use lockapi::admin::Filter;
 use lockapi::queue::Statistics;
+use lockapi::{Backend, Error};
 use serde::Serialize;
 
 use crate::arguments::Global;
-use crate::common::{Extent, Why, recorded, with_backend};
+use crate::common::{Extent, Why, recorded_where, with_backend};
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::output::spoken;
+use crate::present;
 
 mod cancel;
 mod edit;
@@ -178,20 +179,20 @@ impl Queue {
                 output.entries(&dead)?;
             }
             Self::Redrive(those) => {
-                let target = those.target();
-                let count = recorded(backend, ("redrive", &target), &those.why, async |backend| {
-                    let queue = backend.queue(&those.queue)?;
-                    queue.redrive(those.ids.clone()).await
-                });
-                return those.done(global, count.await?, "put back");
+                let redrive =
+                    async |queue: &dyn lockapi::Queue| queue.redrive(those.ids.clone()).await;
+                let redriven = those.act(backend, "redrive", redrive).await?;
+                output.value(&Redriven { redriven }, |it| {
+                    format!("{} put back", it.redriven)
+                })?;
             }
             Self::Discard(those) => {
-                let target = those.target();
-                let count = recorded(backend, ("discard", &target), &those.why, async |backend| {
-                    let queue = backend.queue(&those.queue)?;
-                    queue.discard(those.ids.clone()).await
-                });
-                return those.done(global, count.await?, "deleted");
+                let discard =
+                    async |queue: &dyn lockapi::Queue| queue.discard(those.ids.clone()).await;
+                let discarded = those.act(backend, "discard", discard).await?;
+                output.value(&Discarded { discarded }, |it| {
+                    format!("{} deleted", it.discarded)
+                })?;
             }
             Self::Pause(stop) => stop.run(global, backend).await?,
             Self::Drain(drain) => return drain.run(global, backend).await,
@@ -201,12 +202,13 @@ impl Queue {
                 let handle = backend.queue(&queue)?;
                 look::look_first(backend, &queue).await;
                 let purged = if yes {
-                    backend
-                        .operator()
-                        .record("purge queue", &queue, &why.reason)
-                        .await?;
+                    let present =
+                        async |backend: &dyn Backend| present::waiting(backend, &queue).await;
+                    let purge = async |backend: &dyn Backend| backend.queue(&queue)?.purge().await;
+                    let named = ("purge queue", &*queue);
+                    let purged = recorded_where(backend, present, named, &why, purge);
                     Purged {
-                        jobs: handle.purge().await?,
+                        jobs: purged.await?.unwrap_or_default(),
                         or_more: false,
                         dry_run: false,
                     }
@@ -273,19 +275,40 @@ impl Those {
         target.chars().take(500).collect()
     }
 
-    fn done(&self, global: &Global, count: u64, what: &str) -> Result<Exit> {
+    /// Does something to them, and answers to how many.
+    async fn act(
+        &self,
+        backend: &dyn Backend,
+        action: &str,
+        act: impl AsyncFn(&dyn lockapi::Queue) -> Result<u64, Error>,
+    ) -> Result<u64> {
+        let target = self.target();
+        let present = async |backend: &dyn Backend| {
+            present::dead_letters(backend, &self.queue, &self.ids).await
+        };
+        let act = async |backend: &dyn Backend| act(&*backend.queue(&self.queue)?).await;
+        let done = recorded_where(backend, present, (action, &target), &self.why, act);
+        let count = done.await?.unwrap_or_default();
         if count == 0 && !self.all {
-            return Err(
-                Failure::new(Exit::Absent, "none of these are dead letters of the queue").advise(
-                    "`lockapi queue dead QUEUE` lists them. One whose unique key is taken stays.",
-                ),
-            );
+            let none = "none of these are dead letters of the queue";
+            return Err(Failure::new(Exit::Absent, none).advise(
+                "`lockapi queue dead QUEUE` lists them. One whose unique key is taken stays.",
+            ));
         }
-        global
-            .output()
-            .value(&count, |count| format!("{count} {what}"))?;
-        Ok(Exit::Success)
+        Ok(count)
     }
+}
+
+/// How many dead letters were put back.
+#[derive(Debug, Serialize)]
+struct Redriven {
+    redriven: u64,
+}
+
+/// How many dead letters were deleted.
+#[derive(Debug, Serialize)]
+struct Discarded {
+    discarded: u64,
 }
 
 fn waited(oldest: Option<Duration>) -> String {

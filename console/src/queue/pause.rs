@@ -8,9 +8,10 @@ use lockapi::queue::{Drained, JobLimit, Pause};
 use serde::Serialize;
 
 use crate::arguments::Global;
-use crate::common::{Why, recorded};
+use crate::common::{Why, recorded, recorded_where};
 use crate::exit::Exit;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
+use crate::present;
 
 /// A pause.
 #[derive(Debug, Args)]
@@ -122,26 +123,41 @@ async fn set_paused(
     pause: Option<Pause>,
     why: &Why,
 ) -> Result<(String, String)> {
-    super::look::look_first(backend, queue).await;
     let verb = pause.map_or("resume", |_| "pause");
     let (kind, subject) = match part {
         Part::All => ("queue", queue.to_owned()),
         Part::Group(group) => ("group", format!("{queue}/{group}")),
         Part::Name(name) => ("name", format!("{queue}/{name}")),
     };
+    // Who pauses a queue may do so before its first job. Whether a group has a limit cannot be read.
+    let resumes = pause.is_none() && !matches!(part, Part::Group(_));
+    if !resumes {
+        super::look::look_first(backend, queue).await;
+    }
+    let present =
+        async |backend: &dyn Backend| Ok(!resumes || present::queue(backend, queue).await?);
     let action = format!("{verb} {kind}");
-    recorded(backend, (&action, &subject), why, async |backend| {
-        let queue = backend.queue(queue)?;
-        match part {
-            Part::All => queue.set_paused(pause).await,
-            Part::Group(group) => {
-                let stopped = pause.map(|_| JobLimit::default().running(0));
-                queue.set_group_limit(group, stopped).await
+    let done = recorded_where(
+        backend,
+        present,
+        (&action, &subject),
+        why,
+        async |backend| {
+            let queue = backend.queue(queue)?;
+            match part {
+                Part::All => queue.set_paused(pause).await,
+                Part::Group(group) => {
+                    let stopped = pause.map(|_| JobLimit::default().running(0));
+                    queue.set_group_limit(group, stopped).await
+                }
+                Part::Name(name) => queue.set_name_paused(name, pause).await,
             }
-            Part::Name(name) => queue.set_name_paused(name, pause).await,
-        }
-    })
-    .await?;
+        },
+    );
+    if done.await?.is_none() {
+        let unknown = super::look::unknown(backend, queue);
+        return Err(Failure::new(Exit::Absent, unknown));
+    }
     Ok((action, subject))
 }
 

@@ -21,6 +21,7 @@ use ratatui::crossterm::event::{self, Event};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::action::Outcome;
 use crate::arguments::Global;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
@@ -50,7 +51,7 @@ pub(crate) struct Top {
 /// What comes back from the database.
 enum Answer {
     Seen(Result<Arc<crate::watch::Snapshot>, lockapi::Error>),
-    Done(Result<String, lockapi::Error>),
+    Done(Result<Outcome, lockapi::Error>),
 }
 
 impl Top {

@@ -7,7 +7,7 @@ use lockapi::admin::MAX_REASON_BYTES;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::view::{Line, View, lines};
-use crate::action::Action;
+use crate::action::{Action, Outcome};
 use crate::output::plain;
 use crate::watch::Snapshot;
 
@@ -86,9 +86,12 @@ impl State {
     }
 
     /// Tells what came of an action.
-    pub(super) fn tell(&mut self, done: Result<String, Error>) {
+    pub(super) fn tell(&mut self, done: Result<Outcome, Error>) {
         self.told = Some(match done {
-            Ok(told) => (plain(&told), true),
+            Ok(outcome) => {
+                let absent = matches!(outcome, Outcome::Absent(_));
+                (plain(outcome.told()), !absent)
+            }
             Err(error) => (plain(&error.to_string()), false),
         });
     }

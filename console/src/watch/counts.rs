@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+#[cfg(any(feature = "web", test))]
+use std::time::Duration;
+use std::time::Instant;
 
 use lockapi::admin::FoundQueue;
 use lockapi::queue::Statistics;

@@ -14,22 +14,18 @@ use serde::Deserialize;
 
 use super::guard::{Visit, refuse};
 use super::markup::encoded;
-use super::sent::Sent;
+use super::sent::{Bounded, Sent};
 use super::sessions::is_form;
 use super::{Shared, errands, markup, preview};
-use crate::action::Action;
+use crate::action::{Action, Outcome};
 use crate::output::plain;
 
+/// What was written into the form. What it is for is in its address: in fields browsers change the ends of lines, which
+/// names may have.
 #[derive(Deserialize)]
 pub(super) struct Order {
     #[serde(default)]
     form: String,
-    #[serde(default, rename = "do")]
-    word: String,
-    #[serde(default)]
-    on: String,
-    #[serde(default)]
-    item: String,
     #[serde(default, rename = "for")]
     time: String,
     #[serde(default)]
@@ -56,6 +52,10 @@ fn back(action: &Action) -> (&'static str, String) {
         _ => screen.to_owned(),
     };
     (screen, address)
+}
+
+impl Bounded for Order {
+    const BOUND: &str = "16 KiB";
 }
 
 pub(super) fn forbidden() -> Response {
@@ -109,11 +109,8 @@ fn form(
         p .question { (plain(&action.question())) "." }
         (shown)
         @if let Some(wrong) = wrong { p .alarm role="alert" { (plain(wrong)) } }
-        form .act method="post" action={ (visit.base) "/act" } {
+        form .act method="post" action={ (visit.base) "/act?" (encoded(&[("do", action.word()), ("on", on), ("item", &item)])) } {
             input type="hidden" name="form" value=(visit.form_token);
-            input type="hidden" name="do" value=(action.word());
-            input type="hidden" name="on" value=(on);
-            input type="hidden" name="item" value=(item);
             @if let Some(time) = time {
                 label for="time" {
                     "For how long, such as 30s, 10m or 2h"
@@ -141,6 +138,7 @@ pub(super) fn reason_field(reason: &str, first: bool) -> Markup {
 pub(super) async fn act(
     State(shared): State<Arc<Shared>>,
     Extension(visit): Extension<Visit>,
+    Query(query): Query<HashMap<String, String>>,
     Sent(order): Sent<Order>,
 ) -> Response {
     if !visit.may_act() {
@@ -149,20 +147,14 @@ pub(super) async fn act(
     if !is_form(&visit, &order.form) {
         return forged();
     }
-    let action = match Action::new(&order.word, &order.on, &order.item, &order.time) {
+    let get = |name: &str| query.get(name).map_or("", String::as_str);
+    let action = match Action::new(get("do"), get("on"), get("item"), &order.time) {
         Ok(action) => action,
         Err(error) => return markup::failed(&visit, "", &error),
     };
     let (screen, address) = back(&action);
     match perform(&shared, &visit, &action, &order.reason).await {
-        Ok(told) => {
-            let main = html! {
-                h1 { "Done" }
-                p .done role="status" { (plain(&told)) "." }
-                p { a href={ (visit.base) "/" (address) } { "Back" } " · " a href={ (visit.base) "/audit" } { "Audit" } }
-            };
-            markup::page(&visit, "Done", screen, None, &main).into_response()
-        }
+        Ok(outcome) => ended(&visit, (screen, &address), &outcome),
         Err(error) if error.kind() == ErrorKind::Invalid => {
             let shown = preview::of(&shared, &visit, &action).await;
             let shown = shown.unwrap_or_default();
@@ -176,13 +168,34 @@ pub(super) async fn act(
     }
 }
 
+/// What came of an action, with the way back to what is there now.
+pub(super) fn ended(visit: &Visit, (screen, address): (&str, &str), outcome: &Outcome) -> Response {
+    let told = plain(outcome.told());
+    let (status, heading) = match outcome {
+        Outcome::Done(_) => (StatusCode::OK, "Done"),
+        Outcome::Idle(_) => (StatusCode::OK, "Nothing to do"),
+        Outcome::Absent(_) => (StatusCode::CONFLICT, "Nothing was done"),
+    };
+    let main = html! {
+        h1 { (heading) }
+        @if status == StatusCode::OK {
+            p .done role="status" { (told) "." }
+        } @else {
+            p .alarm role="alert" { (told) "." }
+        }
+        p { a href={ (visit.base) "/" (address) } { "Back" } " · " a href={ (visit.base) "/audit" } { "Audit" } }
+    };
+    let page = markup::page(visit, heading, screen, None, &main);
+    (status, page).into_response()
+}
+
 /// What takes long is begun here, and goes on when the answer is there.
 async fn perform(
     shared: &Arc<Shared>,
     visit: &Visit,
     action: &Action,
     reason: &str,
-) -> Result<String, Error> {
+) -> Result<Outcome, Error> {
     let _turn = shared.turn().await?;
     let backend = shared.watch.backend();
     let done = if action.is_long() {

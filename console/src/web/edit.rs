@@ -8,25 +8,25 @@ use axum::Extension;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use lockapi::admin::{JobDetails, JobEdit, JobState};
+use lockapi::admin::{JobDetails, JobEdit, JobState, MAX_PAYLOAD_CHARS};
 use lockapi::queue::Priority;
 use lockapi::{Error, ErrorKind};
 use maud::{Markup, html};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::act::{forbidden, forged, reason_field};
+use super::act::{ended, forbidden, forged, reason_field};
 use super::guard::{Visit, refuse};
 use super::jobs::plain_lines;
 use super::markup::encoded;
-use super::sent::Sent;
+use super::sent::{Bounded, Sent};
 use super::sessions::{hex, is_form};
 use super::{Shared, markup};
-use crate::action::signed;
+use crate::action::{Outcome, signed};
 use crate::output::{plain, time};
 
 /// The largest form: a payload of the most characters that are shown, each in its longest form.
-pub(super) const MAX_FORM: usize = lockapi::admin::MAX_PAYLOAD_CHARS * 12 + (16 << 10);
+pub(super) const MAX_FORM: usize = MAX_PAYLOAD_CHARS * 12 + (16 << 10);
 
 const PRIORITIES: [(&str, Priority); 4] = [
     ("urgent", Priority::Urgent),
@@ -40,9 +40,10 @@ const PRIORITIES: [(&str, Priority); 4] = [
 pub(super) struct Written {
     #[serde(default)]
     form: String,
-    #[serde(default)]
+    /// The queue and the job, which are in the address of the form.
+    #[serde(skip)]
     name: String,
-    #[serde(default)]
+    #[serde(skip)]
     id: String,
     /// `keep`, `now` or `at`.
     #[serde(default)]
@@ -59,6 +60,10 @@ pub(super) struct Written {
     seen: String,
     #[serde(default)]
     reason: String,
+}
+
+impl Bounded for Written {
+    const BOUND: &str = "payloads of 65,535 characters; `lockapi queue edit` takes larger ones";
 }
 
 /// Why a form is not taken: what the visitor may not do, or what is wrong with it.
@@ -97,15 +102,15 @@ fn hash(job: &JobDetails) -> String {
     hex(&Sha256::digest(format!("{shown:?}")))
 }
 
-/// Browsers send each end of a line as two characters.
+/// Browsers send each end of a line as two characters, also what is only the first of them.
 fn lines(text: &str) -> String {
-    text.replace("\r\n", "\n")
+    text.replace("\r\n", "\n").replace('\r', "\n")
 }
 
 /// The whole payload, if it may be shown and is not cut.
 fn payload(job: &JobDetails) -> Option<&str> {
     let payload = job.payload.as_deref()?;
-    (payload.chars().count() < lockapi::admin::MAX_PAYLOAD_CHARS).then_some(payload)
+    (payload.chars().count() < MAX_PAYLOAD_CHARS).then_some(payload)
 }
 
 fn waits(job: &JobDetails) -> bool {
@@ -164,10 +169,8 @@ fn form(visit: &Visit, job: &JobDetails, written: &Written, wrong: Option<&str>)
         p .question { "Change the job " (plain(&listed.name)) " of " (plain(&job.queue)) ". What is left as it is stays as it is." }
         @if let Some(wrong) = wrong { p .alarm role="alert" { (plain(wrong)) } }
         @if !waits(job) { p .alarm role="alert" { "It is " (listed.state.as_str()) ": only a job that waits can be changed." } }
-        form .act .edit method="post" action={ (visit.base) "/edit" } {
+        form .act .edit method="post" action={ (visit.base) "/edit?" (encoded(&[("name", &job.queue), ("id", &listed.id.to_string())])) } {
             input type="hidden" name="form" value=(visit.form_token);
-            input type="hidden" name="name" value=(job.queue);
-            input type="hidden" name="id" value=(listed.id);
             input type="hidden" name="seen" value=(if written.seen.is_empty() { hash(job) } else { written.seen.clone() });
             fieldset {
                 legend { "When it is due" }
@@ -248,6 +251,13 @@ fn edit(written: &Written, job: &JobDetails) -> Result<JobEdit, Refusal> {
         let now = payload(job).ok_or(Refusal::Masked)?;
         let wanted = lines(wanted);
         if wanted != lines(now) {
+            let (many, most) = (wanted.chars().count(), MAX_PAYLOAD_CHARS - 1);
+            if many > most {
+                return Err(invalid(format!(
+                    "a payload of {many} characters; allowed here are {most}, `lockapi queue edit` takes larger ones"
+                ))
+                .into());
+            }
             edit = edit.payload(wanted);
         }
     }
@@ -259,7 +269,7 @@ async fn change(
     visit: &Visit,
     written: &Written,
     job: &JobDetails,
-) -> Result<String, Refusal> {
+) -> Result<Outcome, Refusal> {
     if hash(job) != written.seen {
         return Err(Refusal::Changed);
     }
@@ -268,19 +278,24 @@ async fn change(
     let id = job.job.id;
     let operator = shared.watch.backend().operator();
     if operator.edit_job(&job.queue, id, edit, &reason).await? {
-        return Ok(format!("job {id} is changed"));
+        return Ok(Outcome::Done(format!("job {id} is changed")));
     }
-    if let Ok(now) = read(shared, &job.queue, &id.to_string()).await
-        && waits(&now)
-    {
-        return Err(if hash(&now) == written.seen {
+    match read(shared, &job.queue, &id.to_string()).await {
+        Ok(now) if waits(&now) && hash(&now) == written.seen => {
             let why = "nothing was done: its worker has stopped and nobody has taken the job again yet, or it has expired";
-            Refusal::Wrong(why.to_owned())
-        } else {
-            Refusal::Changed
-        });
+            Err(Refusal::Wrong(why.to_owned()))
+        }
+        Ok(now) if waits(&now) => Err(Refusal::Changed),
+        Ok(now) => {
+            let state = now.job.state;
+            let told = format!("job {id} is {state}: it does not wait any more, and is as it was");
+            Ok(Outcome::Absent(told))
+        }
+        Err(error) if error.kind() == ErrorKind::Invalid => {
+            Ok(Outcome::Absent(format!("job {id} is not there any more")))
+        }
+        Err(error) => Err(Refusal::Failed(error)),
     }
-    Ok(format!("job {id} does not wait any more, and is as it was"))
 }
 
 /// What the job is now, and what was written into the form that showed something else.
@@ -306,8 +321,11 @@ fn changed(visit: &Visit, now: &JobDetails, written: Written) -> Markup {
 pub(super) async fn act(
     State(shared): State<Arc<Shared>>,
     Extension(visit): Extension<Visit>,
-    Sent(written): Sent<Written>,
+    Query(query): Query<HashMap<String, String>>,
+    Sent(mut written): Sent<Written>,
 ) -> Response {
+    let get = |name: &str| query.get(name).cloned().unwrap_or_default();
+    (written.name, written.id) = (get("name"), get("id"));
     if !visit.may_act() {
         return forbidden();
     }
@@ -325,13 +343,9 @@ pub(super) async fn act(
     let changed = change(&shared, &visit, &written, &job).await;
     shared.watch.forget(&job.queue).await;
     match changed {
-        Ok(told) => {
-            let main = html! {
-                h1 { "Done" }
-                p .done role="status" { (plain(&told)) "." }
-                p { a href={ (visit.base) "/job?id=" (job.job.id) } { "Back" } " · " a href={ (visit.base) "/audit" } { "Audit" } }
-            };
-            markup::page(&visit, "Done", "queues", None, &main).into_response()
+        Ok(outcome) => {
+            let address = format!("job?id={}", job.job.id);
+            ended(&visit, ("queues", &address), &outcome)
         }
         Err(Refusal::Masked) => {
             let message = "The payload is not shown on this page, so it cannot be changed here; nothing was done.";

@@ -8,7 +8,7 @@ use lockapi::{Error, ErrorKind};
 use tokio::time::timeout;
 
 use super::Shared;
-use crate::action::Action;
+use crate::action::{Action, Outcome};
 
 /// Who asks waits no longer than this.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -86,7 +86,7 @@ pub(super) async fn run(
     action: &Action,
     reason: &str,
     by: &str,
-) -> Result<String, Error> {
+) -> Result<Outcome, Error> {
     let queue = action.queue().to_owned();
     shared.errands.begin(&queue, action.word())?;
     let going = Going {
@@ -94,7 +94,11 @@ pub(super) async fn run(
         queue,
     };
     let reason = match action.begin(shared.watch.backend(), reason, by).await {
-        Ok(reason) => reason,
+        Ok(Ok(reason)) => reason,
+        Ok(Err(outcome)) => {
+            shared.errands.all().remove(&going.queue);
+            return Ok(outcome);
+        }
         Err(error) => {
             shared.errands.all().remove(&going.queue);
             return Err(error);
@@ -105,7 +109,7 @@ pub(super) async fn run(
         let backend = going.shared.watch.shared_backend();
         let done = action.finish(&*backend, &reason).await;
         let told = match &done {
-            Ok(told) => told.clone(),
+            Ok(outcome) => outcome.told().to_owned(),
             Err(error) => format!("it failed: {error}; what was done until then stays done"),
         };
         going.shared.errands.end(&going.queue, told);
@@ -119,10 +123,10 @@ pub(super) async fn run(
             "act",
             "it ended early; what was done stays done",
         )),
-        Err(_) => Ok(
+        Err(_) => Ok(Outcome::Done(
             "It goes on, also when you leave; the screen of the queue tells what is left"
                 .to_owned(),
-        ),
+        )),
     }
 }
 

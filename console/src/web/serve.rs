@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -15,8 +16,9 @@ use axum::extract::ConnectInfo;
 use axum::http::HeaderValue;
 use axum::http::header::{CONNECTION, CONTENT_TYPE};
 use axum::response::Response;
+use futures_util::FutureExt;
 use hyper::Request;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -47,11 +49,25 @@ pub(super) const BOUNDS: Bounds = Bounds {
 /// A connection that is open.
 #[derive(Debug)]
 struct Open {
+    /// Whether a request has come as a whole and has no answer yet: its client is not slow, and what it asked for may be
+    /// half done.
+    answers: bool,
     /// Whether changes are told on it: such a client was let in, and there are few.
     tells: bool,
     /// Larger for one that began later, or was asked or answered something later.
     latest: u64,
     closed: Arc<Notify>,
+}
+
+/// What happens on a connection.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The head of a request has come.
+    Asked,
+    /// The whole request has come: a body that is sent slowly keeps no place.
+    Heard,
+    /// The answer begins.
+    Answered { tells: bool },
 }
 
 /// The connections, by their numbers.
@@ -75,6 +91,7 @@ impl Connections {
             }
             *latest += 1;
             let one = Open {
+                answers: false,
                 tells: false,
                 latest: *latest,
                 closed: Arc::clone(&closed),
@@ -84,12 +101,14 @@ impl Connections {
         closed
     }
 
-    /// Something was asked or answered on a connection.
-    fn is_used(&self, number: u64, tells: bool) {
+    /// Something has happened on a connection.
+    fn is_used(&self, number: u64, step: Step) {
         self.with(|latest, open| {
             if let Some(one) = open.get_mut(&number) {
                 *latest += 1;
-                (one.latest, one.tells) = (*latest, tells);
+                one.latest = *latest;
+                one.answers = matches!(step, Step::Heard);
+                one.tells = matches!(step, Step::Answered { tells: true });
             }
         });
     }
@@ -104,15 +123,67 @@ impl Connections {
     }
 }
 
-/// Closes the connection on which nothing has happened for the longest; one that tells of changes after all others.
+/// Closes the connection on which nothing has happened for the longest; one that tells of changes after all others, and
+/// last one whose request is being answered.
 fn close_slowest(open: &mut HashMap<u64, Open>) -> bool {
-    let slowest = open.iter().min_by_key(|(_, one)| (one.tells, one.latest));
+    let order = |one: &Open| (one.answers, one.tells, one.latest);
+    let slowest = open.iter().min_by_key(|(_, one)| order(one));
     let slowest = slowest.map(|(number, _)| *number);
     let closed = slowest.and_then(|number| open.remove(&number));
     if let Some(one) = &closed {
         one.closed.notify_one();
     }
     closed.is_some()
+}
+
+/// The body of a request, which tells when it has come as a whole.
+struct Heard {
+    body: Incoming,
+    connections: Arc<Connections>,
+    number: u64,
+    told: bool,
+}
+
+impl Heard {
+    fn new(body: Incoming, place: &Place) -> Self {
+        let mut heard = Self {
+            body,
+            connections: Arc::clone(&place.connections),
+            number: place.number,
+            told: false,
+        };
+        heard.tell(false);
+        heard
+    }
+
+    fn tell(&mut self, ended: bool) {
+        if !self.told && (ended || self.body.is_end_stream()) {
+            self.told = true;
+            self.connections.is_used(self.number, Step::Heard);
+        }
+    }
+}
+
+impl hyper::body::Body for Heard {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        self.tell(frame.is_none());
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// Removes a connection however its task ends.
@@ -137,6 +208,7 @@ pub(super) async fn serve(
     let connections = Arc::new(Connections::default());
     let mut tasks = JoinSet::new();
     let mut stop = pin!(stop);
+    let mut spare = spare_file();
     for number in 0.. {
         let accepted = loop {
             tokio::select! {
@@ -145,32 +217,45 @@ pub(super) async fn serve(
                 accepted = listener.accept() => break accepted,
             }
         };
-        match accepted {
-            Ok((stream, peer)) => {
-                let closed = connections.add(number, bounds.connections);
-                let place = Place {
-                    connections: Arc::clone(&connections),
-                    number,
-                };
-                let served = converse(stream, peer, router.clone(), place, bounds);
-                tasks.spawn(async move {
-                    tokio::select! {
-                        () = served => {}
-                        () = closed.notified() => {}
-                    }
-                });
-            }
-            Err(error) if is_of_client(&error) => {}
-            // Such as that no more files may be open.
-            Err(_) => {
-                let pause = if connections.close_one() { 10 } else { 1000 };
+        let full = matches!(&accepted, Err(error) if !is_of_client(error));
+        let accepted = if full {
+            // Systems tell that no more files may be open before they look whether anybody waits.
+            drop(spare.take());
+            listener.accept().now_or_never()
+        } else {
+            Some(accepted)
+        };
+        let waits = full && accepted.is_some();
+        let closed = waits && connections.close_one();
+        if let Some(Ok((stream, peer))) = accepted {
+            let closed = connections.add(number, bounds.connections);
+            let place = Place {
+                connections: Arc::clone(&connections),
+                number,
+            };
+            let served = converse(stream, peer, router.clone(), place, bounds);
+            tasks.spawn(async move {
                 tokio::select! {
-                    () = &mut stop => return,
-                    () = sleep(Duration::from_millis(pause)) => {}
+                    () = served => {}
+                    () = closed.notified() => {}
                 }
+            });
+        }
+        if waits {
+            let pause = Duration::from_millis(if closed { 10 } else { 1000 });
+            tokio::select! {
+                () = &mut stop => return,
+                Some(_) = tasks.join_next(), if closed => {}
+                () = sleep(pause) => {}
             }
         }
+        spare = spare.or_else(spare_file);
     }
+}
+
+/// A file that is given up for a connection where no more files may be open.
+fn spare_file() -> Option<File> {
+    File::open("/dev/null").ok()
 }
 
 fn is_of_client(error: &io::Error) -> bool {
@@ -190,8 +275,8 @@ async fn converse(
     let _set = stream.set_nodelay(true);
     let service = TowerToHyperService::new(router);
     let answered = service_fn(|request: Request<Incoming>| {
-        place.connections.is_used(place.number, false);
-        let mut request = request.map(Body::new);
+        place.connections.is_used(place.number, Step::Asked);
+        let mut request = request.map(|body| Body::new(Heard::new(body, &place)));
         request.extensions_mut().insert(ConnectInfo(peer));
         let answer = service.call(request);
         let (place, most) = (&place, bounds.connections);
@@ -199,7 +284,8 @@ async fn converse(
             let mut response: Response = answer.await?;
             let kind = response.headers().get(CONTENT_TYPE);
             let tells = kind.is_some_and(|kind| kind == "text/event-stream");
-            place.connections.is_used(place.number, tells);
+            let answered = Step::Answered { tells };
+            place.connections.is_used(place.number, answered);
             if place.connections.are_many(most) {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(CONNECTION, close);

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::guard::{SESSION, Visit, cookie, refuse};
-use super::sent::Sent;
+use super::sent::{Bounded, Sent};
 use super::{Gate, Shared, markup};
 
 /// How long nobody has to sign in again.
@@ -109,6 +109,14 @@ pub(super) struct Login {
 pub(super) struct Logout {
     #[serde(default)]
     form: String,
+}
+
+impl Bounded for Login {
+    const BOUND: &str = "16 KiB";
+}
+
+impl Bounded for Logout {
+    const BOUND: &str = "16 KiB";
 }
 
 /// Where the token is asked for.

@@ -175,6 +175,25 @@ impl Driver {
         self.command("execute/sync", &json!({ "script": script, "args": [] }))
     }
 
+    /// Runs this in each page that is opened, before all scripts of its own.
+    pub(crate) fn prepare(&self, script: &str) {
+        let script = json!({ "source": script });
+        self.devtools("Page.addScriptToEvaluateOnNewDocument", &script);
+    }
+
+    /// Waits until an expression of the page is this.
+    pub(crate) fn becomes(&self, expression: &str, wanted: &Value) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let is = self.script(&format!("return {expression}"));
+            if is == *wanted {
+                return;
+            }
+            assert!(Instant::now() < until, "{expression} is {is}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// Waits until the page shows something.
     pub(crate) fn shows(&self, words: &str) {
         let until = Instant::now() + PATIENCE;

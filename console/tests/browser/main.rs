@@ -3,12 +3,14 @@
 #![cfg(feature = "web")]
 
 mod driver;
+mod refused;
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use driver::Driver;
 use lockapi::admin::{Filter, JobFilter, JobState};
 use lockapi::election::Election;
@@ -189,7 +191,10 @@ impl Program {
 }
 
 async fn serve(backend: &Arc<dyn Backend>, options: WebOptions) -> String {
-    let router = service(Arc::clone(backend), options);
+    listen(service(Arc::clone(backend), options)).await
+}
+
+async fn listen(router: Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let served = router.into_make_service_with_connect_info::<SocketAddr>();

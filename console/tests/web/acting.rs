@@ -3,6 +3,7 @@
 use axum::http::StatusCode;
 use lockapi::admin::Filter;
 use lockapi::lease::LeaseOptions;
+use lockapi::limit::Quota;
 use lockapi::queue::{Claim, Job};
 use lockapi::schedule::Task;
 use lockapi_console::web::WebOptions;
@@ -23,14 +24,9 @@ async fn a_page_that_may_only_be_read_changes_nothing() {
         StatusCode::FORBIDDEN
     );
     // A form of the page that is not for this.
-    let fields = [
-        ("do", "pause"),
-        ("on", "mails"),
-        ("reason", "why not"),
-        ("form", ""),
-    ];
+    let fields = [("reason", "why not"), ("form", "")];
     assert_eq!(
-        browser.post("/act", &fields).await.status,
+        browser.post("/act?do=pause&on=mails", &fields).await.status,
         StatusCode::FORBIDDEN
     );
     assert!(!queue.statistics().await.unwrap().paused);
@@ -51,16 +47,10 @@ async fn forms_of_others_change_nothing() {
     queue.push(Job::new("send", &1).unwrap()).await.unwrap();
     let mut browser = Browser::of(&backend, WebOptions::new().actions(true));
     let form = browser.get("/act?do=pause&on=mails").await.field("form");
-    let with = |form| {
-        [
-            ("form", form),
-            ("do", "pause"),
-            ("on", "mails"),
-            ("reason", "why"),
-        ]
-    };
+    let with = |form| [("form", form), ("reason", "why")];
+    let pause = "/act?do=pause&on=mails";
     for wrong in ["", "0", &form[1..]] {
-        let refused = browser.post("/act", &with(wrong)).await;
+        let refused = browser.post(pause, &with(wrong)).await;
         assert_eq!(refused.status, StatusCode::FORBIDDEN, "{wrong}");
     }
     for headers in [
@@ -70,14 +60,14 @@ async fn forms_of_others_change_nothing() {
         [("sec-fetch-site", "cross-site")],
         [("sec-fetch-site", "same-site")],
     ] {
-        let refused = browser.post_with("/act", &with(&form), &headers).await;
+        let refused = browser.post_with(pause, &with(&form), &headers).await;
         assert_eq!(refused.status, StatusCode::FORBIDDEN, "{headers:?}");
     }
     // The form of one browser in another, as a page of others would have it.
     let mut other = Browser::of(&backend, WebOptions::new().actions(true));
     other.get("/queues").await;
     assert_eq!(
-        other.post("/act", &with(&form)).await.status,
+        other.post(pause, &with(&form)).await.status,
         StatusCode::FORBIDDEN
     );
     assert_eq!(
@@ -96,7 +86,7 @@ async fn forms_of_others_change_nothing() {
         ("origin", "http://localhost:7070"),
         ("sec-fetch-site", "same-origin"),
     ];
-    let done = browser.post_with("/act", &with(&form), &own).await;
+    let done = browser.post_with(pause, &with(&form), &own).await;
     assert_eq!(done.status, StatusCode::OK, "{}", done.body);
     assert!(queue.statistics().await.unwrap().paused);
 }
@@ -186,6 +176,30 @@ async fn what_is_done_has_a_reason_in_the_audit() {
     drop(guard);
 }
 
+/// Browsers change the ends of lines of what a form sends, and names may have any.
+#[tokio::test]
+async fn what_a_form_is_for_does_not_depend_on_the_browser() {
+    let backend = backend().await;
+    let mut browser = Browser::of(&backend, WebOptions::new().actions(true));
+    for key in ["odd\rkey", "odd\nkey", "odd\r\nkey", "a&b=c+d%0D \"ü"] {
+        let lease = backend.lease(key, LeaseOptions::new(MINUTE)).unwrap();
+        let _guard = lease.acquire().await.unwrap();
+        let done = browser.act("release", key, "", "its node is gone").await;
+        assert_eq!(done.status, StatusCode::OK, "{key:?}: {}", done.body);
+        let held = backend.inspector().leases(&Filter::new()).await.unwrap();
+        assert!(held.is_empty(), "{held:?}");
+        let job = Job::new("send", &1).unwrap().delay(MINUTE);
+        let id = backend.queue(key).unwrap().push(job).await.unwrap().id;
+        let edit = form_urlencoded::Serializer::new(String::new())
+            .extend_pairs([("name", key), ("id", &id.to_string())])
+            .finish();
+        let asked = browser.get(&format!("/edit?{edit}")).await;
+        let written = [("due", "now"), ("reason", "they wait")];
+        let done = browser.submit(&asked, &written).await;
+        assert_eq!(done.status, StatusCode::OK, "{key:?}: {}", done.body);
+    }
+}
+
 #[tokio::test]
 async fn a_job_that_waits_for_its_time_can_be_run_now() {
     let backend = backend().await;
@@ -217,11 +231,63 @@ async fn a_job_that_waits_for_its_time_can_be_run_now() {
     let claimed = queue.claim(&Claim::new(2).lease(MINUTE)).await.unwrap();
     assert_eq!(claimed.len(), 2);
     let late = browser.act("run-job", "mails", &item, "again").await;
+    assert_eq!(late.status, StatusCode::CONFLICT);
     assert!(
         late.body.contains("does not wait any more"),
         "{}",
         late.body
     );
+}
+
+/// The log has what was done, and nothing of what was not there any more.
+#[tokio::test]
+async fn what_is_absent_is_told_and_not_recorded() {
+    let backend = backend().await;
+    let queue = backend.queue("mails").unwrap();
+    let runs = queue.push(Job::new("send", &1).unwrap()).await.unwrap().id;
+    let claimed = queue.claim(&Claim::new(1).lease(MINUTE)).await.unwrap();
+    assert_eq!(claimed.len(), 1);
+    let limiter = backend.rate_limiter(Quota::per_hour(9)).unwrap();
+    assert!(limiter.check("b").await.unwrap().is_allowed());
+    let runs = runs.to_string();
+    let mut browser = Browser::of(&backend, WebOptions::new().actions(true));
+    for (action, on, item, told) in [
+        ("release", "nightly", "", "nobody holds the lease nightly"),
+        ("cancel", "mails", "999", "there is no job 999 in mails"),
+        ("cancel", "other", &*runs, "there is no job"),
+        ("run-job", "mails", &*runs, "is running: it does not wait"),
+        ("retry", "mails", &*runs, "is running: it is no dead letter"),
+        ("reset", "a", "", "nothing is kept of the limit a"),
+        ("unblock", "a", "", "nothing is kept of the limit a"),
+        ("resume", "other", "", "there is no queue other"),
+        ("resume-name", "other", "send", "there is no queue other"),
+        ("enable", "upkeep", "vacuum", "upkeep has no task vacuum"),
+        ("disable", "upkeep", "vacuum", "upkeep has no task vacuum"),
+        ("run", "upkeep", "vacuum", "upkeep has no task vacuum"),
+    ] {
+        let answer = browser.act(action, on, item, "a test").await;
+        assert_eq!(answer.status, StatusCode::CONFLICT, "{action}");
+        let is_told = answer.body.contains(told) && answer.body.contains("Nothing was done");
+        assert!(is_told, "{action}: {}", answer.body);
+    }
+    for (action, told) in [
+        ("purge", "no jobs of mails wait"),
+        ("discard", "mails has no dead letters"),
+        ("redrive", "mails has no dead letters"),
+    ] {
+        let answer = browser.act(action, "mails", "", "a test").await;
+        assert_eq!(answer.status, StatusCode::OK, "{action}");
+        let is_told = answer.body.contains(told) && answer.body.contains("Nothing to do");
+        assert!(is_told, "{action}: {}", answer.body);
+    }
+    let audit = backend.inspector().audit(&Filter::new()).await.unwrap();
+    assert!(audit.is_empty(), "{audit:?}");
+    for (action, on) in [("reset", "b"), ("pause", "mails"), ("resume", "mails")] {
+        let done = browser.act(action, on, "", "a test").await;
+        assert_eq!(done.status, StatusCode::OK, "{action}: {}", done.body);
+    }
+    let audit = backend.inspector().audit(&Filter::new()).await.unwrap();
+    assert_eq!(audit.len(), 3, "{audit:?}");
 }
 
 #[tokio::test]
@@ -248,6 +314,11 @@ async fn nonsense_is_answered_and_not_done() {
     let large = "x".repeat(20 << 10);
     let answer = browser.post("/act", &[("reason", &large)]).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(
+        answer.body.contains("allowed are 16 KiB"),
+        "{}",
+        answer.body
+    );
     assert!(
         backend
             .inspector()

@@ -5,7 +5,9 @@ use std::time::SystemTime;
 
 use axum::http::StatusCode;
 use lockapi::Backend;
-use lockapi::admin::{Filter, JobDetails, JobEdit, JobState};
+use lockapi::admin::{Filter, JobDetails, JobEdit, JobState, MAX_PAYLOAD_CHARS};
+use lockapi::engine::ManualClock;
+use lockapi::memory::Database;
 use lockapi::queue::{Claim, Job, Priority};
 use lockapi_console::web::WebOptions;
 
@@ -51,15 +53,7 @@ impl Waiting {
     async fn edit(&self, browser: &mut Browser, fields: &[(&str, &str)]) -> Answer {
         let asked = browser.get(&self.address()).await;
         assert_eq!(asked.status, StatusCode::OK, "{}", asked.body);
-        let (form, id) = (asked.field("form"), self.id.to_string());
-        let mut all = vec![("form", &*form), ("name", "mails"), ("id", &*id)];
-        let seen = asked.body.contains("name=\"seen\"");
-        let seen = seen.then(|| asked.field("seen"));
-        if let Some(seen) = &seen {
-            all.push(("seen", seen));
-        }
-        all.extend(fields);
-        browser.post("/edit", &all).await
+        browser.submit(&asked, fields).await
     }
 }
 
@@ -157,6 +151,49 @@ async fn what_is_wrong_with_an_edit_is_told_and_nothing_is_done() {
     assert!(waiting.acts().await.is_empty());
 }
 
+/// Ends of lines are all the same to browsers: a payload that nobody has touched is not replaced.
+#[tokio::test]
+async fn a_payload_with_odd_ends_of_lines_stays_as_it_is() {
+    let waiting = Waiting::new().await;
+    let queue = waiting.backend.queue("mails").unwrap();
+    let odd = "{\r\"to\":\r\n\"ada\",\n\"cc\": 1}";
+    let job = Job::json("send", odd).unwrap().delay(MINUTE);
+    let id = queue.push(job).await.unwrap().id;
+    let waiting = Waiting { id, ..waiting };
+    let mut browser = waiting.browser(true);
+    let fields = [("priority", "high"), ("payload", odd), ("reason", "why")];
+    let done = waiting.edit(&mut browser, &fields).await;
+    assert_eq!(done.status, StatusCode::OK, "{}", done.body);
+    assert_eq!(waiting.now().await.payload.as_deref(), Some(odd));
+    let acts = waiting.acts().await;
+    assert!(!acts[0].contains("payload"), "{acts:?}");
+}
+
+#[tokio::test]
+async fn how_large_a_payload_may_be_is_told() {
+    let waiting = Waiting::new().await;
+    let mut browser = waiting.browser(true);
+    let of = |letter: &str, letters: usize| format!("\"{}\"", letter.repeat(letters - 2));
+    let mut edit = async |payload: &str| {
+        let fields = [("payload", payload), ("reason", "why")];
+        waiting.edit(&mut browser, &fields).await
+    };
+    let told = edit(&of("x", MAX_PAYLOAD_CHARS)).await;
+    assert_eq!(told.status, StatusCode::BAD_REQUEST);
+    let words = "a payload of 65536 characters; allowed here are 65535";
+    assert!(told.body.contains(words), "{}", told.body);
+    assert!(told.body.contains("lockapi queue edit"));
+    let told = edit(&of("x", 20 * MAX_PAYLOAD_CHARS)).await;
+    assert_eq!(told.status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(told.body.contains("65,535 characters"), "{}", told.body);
+    assert!(waiting.acts().await.is_empty());
+    // Each letter takes twelve in a form.
+    let largest = of("\u{1f600}", MAX_PAYLOAD_CHARS - 1);
+    let done = edit(&largest).await;
+    assert_eq!(done.status, StatusCode::OK, "{}", done.body);
+    assert_eq!(waiting.now().await.payload, Some(largest));
+}
+
 #[tokio::test]
 async fn who_may_only_look_and_forms_of_others_change_no_job() {
     let waiting = Waiting::new().await;
@@ -165,21 +202,19 @@ async fn who_may_only_look_and_forms_of_others_change_no_job() {
     assert!(!page.body.contains("/edit?"), "{}", page.body);
     let asked = reader.get(&waiting.address()).await;
     assert_eq!(asked.status, StatusCode::FORBIDDEN);
-    let (form, id) = (reader.form_of_nothing().await, waiting.id.to_string());
-    let fields = [
-        ("form", &*form),
-        ("name", "mails"),
-        ("id", &*id),
-        ("due", "now"),
-        ("reason", "why"),
-    ];
+    let form = reader.form_of_nothing().await;
+    let fields = [("form", &*form), ("due", "now"), ("reason", "why")];
     let mut browser = waiting.browser(true);
     browser.get("/queues").await;
     for refused in [
-        reader.post("/edit", &fields).await,
-        browser.post("/edit", &fields).await,
+        reader.post(&waiting.address(), &fields).await,
+        browser.post(&waiting.address(), &fields).await,
         browser
-            .post_with("/edit", &fields, &[("origin", "https://evil.example")])
+            .post_with(
+                &waiting.address(),
+                &fields,
+                &[("origin", "https://evil.example")],
+            )
             .await,
     ] {
         assert_eq!(refused.status, StatusCode::FORBIDDEN, "{}", refused.body);
@@ -222,7 +257,7 @@ async fn a_job_that_was_changed_meanwhile_is_shown_as_it_is_now() {
         let waiting = Waiting::new().await;
         let mut browser = waiting.browser(true);
         let asked = browser.get(&waiting.address()).await;
-        let (form, id) = (asked.field("form"), waiting.id.to_string());
+        let form = asked.field("form");
         let operator = waiting.backend.operator();
         let edited = operator.edit_job("mails", waiting.id, other.clone(), "by another");
         assert!(edited.await.unwrap());
@@ -230,14 +265,12 @@ async fn a_job_that_was_changed_meanwhile_is_shown_as_it_is_now() {
         let mut send = async |seen: &str, payload: &str| {
             let fields = [
                 ("form", &*form),
-                ("name", "mails"),
-                ("id", &*id),
                 ("seen", seen),
                 ("priority", "high"),
                 ("payload", payload),
                 ("reason", "why"),
             ];
-            browser.post("/edit", &fields).await
+            browser.post(&waiting.address(), &fields).await
         };
         for payload in ["\"to bob\"", "\"to ada\""] {
             let late = send(&asked.field("seen"), payload).await;
@@ -268,16 +301,76 @@ async fn a_job_that_was_changed_meanwhile_is_shown_as_it_is_now() {
 async fn of_edits_at_once_one_applies() {
     let waiting = Waiting::new().await;
     let mut browsers: Vec<Browser> = (0..8).map(|_| waiting.browser(true)).collect();
-    let edits = browsers.iter_mut().enumerate().map(async |(n, browser)| {
+    // All have the form before the first sends it.
+    let mut forms = Vec::new();
+    for browser in &mut browsers {
+        forms.push(browser.get(&waiting.address()).await);
+    }
+    let edits = browsers.iter_mut().zip(&forms).enumerate();
+    let edits = edits.map(async |(n, (browser, form))| {
         let payload = n.to_string();
         let fields = [("due", "keep"), ("payload", &*payload), ("reason", "why")];
-        waiting.edit(browser, &fields).await.status
+        browser.submit(form, &fields).await.status
     });
     let statuses = futures_util::future::join_all(edits).await;
     let are = |status| statuses.iter().filter(|it| **it == status).count();
     let told = (are(StatusCode::OK), are(StatusCode::CONFLICT));
     assert_eq!(told, (1, 7), "{statuses:?}");
     assert_eq!(waiting.acts().await.len(), 1);
+}
+
+/// Until another takes the job: nobody has changed it, however often somebody tries.
+#[tokio::test]
+async fn a_job_whose_worker_has_stopped_was_not_changed_by_others() {
+    let clock = ManualClock::default();
+    let database = Database::with_clock(&clock);
+    let backend = database.connect().await.unwrap();
+    // Each worker takes the job, and is cut off for good.
+    let stop = async || {
+        let link = database.link();
+        let worker = link.connect().await.unwrap();
+        let queue = worker.queue("mails").unwrap();
+        let claimed = queue.claim(&Claim::new(1).lease(MINUTE)).await.unwrap();
+        assert_eq!(claimed.len(), 1);
+        link.set_reachable(false);
+        clock.advance(2 * MINUTE);
+        (worker, claimed)
+    };
+    let queue = backend.queue("mails").unwrap();
+    let job = Job::new("send", &"to ada").unwrap();
+    let id = queue.push(job).await.unwrap().id;
+    let waiting = Waiting { backend, id };
+    let _first = stop().await;
+    assert_eq!(waiting.now().await.job.state, JobState::Ready);
+    let mut browser = waiting.browser(true);
+    for _ in 0..2 {
+        let fields = [("priority", "high"), ("reason", "why")];
+        let told = waiting.edit(&mut browser, &fields).await;
+        assert_eq!(told.status, StatusCode::BAD_REQUEST);
+        let is_told = told.body.contains("its worker has stopped");
+        assert!(
+            is_told && !told.body.contains("somebody else"),
+            "{}",
+            told.body
+        );
+    }
+    let told = browser
+        .act("run-job", "mails", &id.to_string(), "they wait")
+        .await;
+    assert_eq!(told.status, StatusCode::CONFLICT);
+    assert!(
+        told.body.contains("its worker has stopped"),
+        "{}",
+        told.body
+    );
+    assert!(waiting.acts().await.is_empty());
+    // One that was changed as well is told as such.
+    let asked = browser.get(&waiting.address()).await;
+    let _second = stop().await;
+    let late = [("priority", "high"), ("reason", "why")];
+    let late = browser.submit(&asked, &late).await;
+    assert_eq!(late.status, StatusCode::CONFLICT);
+    assert!(late.body.contains("somebody else"), "{}", late.body);
 }
 
 #[tokio::test]
@@ -296,8 +389,9 @@ async fn a_job_that_runs_stays_as_it_is() {
     assert!(form.contains("only a job that waits"), "{form}");
     let fields = [("priority", "high"), ("reason", "why")];
     let late = waiting.edit(&mut browser, &fields).await;
+    assert_eq!(late.status, StatusCode::CONFLICT);
     assert!(
-        late.body.contains("does not wait any more"),
+        late.body.contains("running: it does not wait any more"),
         "{}",
         late.body
     );

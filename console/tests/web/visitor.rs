@@ -189,10 +189,41 @@ impl Browser {
             "it has a time: {}",
             asked.body
         );
-        let form = asked.field("form");
-        let mut fields = vec![("form", &*form), ("for", time), ("reason", reason)];
-        fields.extend(what);
-        self.post("/act", &fields).await
+        self.submit(&asked, &[("for", time), ("reason", reason)])
+            .await
+    }
+
+    /// Sends the form of a page as browsers do: to its address, with its hidden fields and what is written into it.
+    pub(crate) async fn submit(&mut self, asked: &Answer, written: &[(&str, &str)]) -> Answer {
+        let (_, form) = asked.body.split_once("<form class=\"act").expect("a form");
+        let form = form.split("</form>").next().unwrap();
+        let text = |text: &str| {
+            let text = text.replace("&lt;", "<").replace("&gt;", ">");
+            text.replace("&quot;", "\"").replace("&amp;", "&")
+        };
+        let after = |part: &str, name: &str| {
+            let (_, value) = part.split_once(name).expect("an attribute");
+            text(value.split('"').next().unwrap())
+        };
+        let address = after(form, "action=\"");
+        let hidden = form.split("<input type=\"hidden\" name=\"").skip(1);
+        let hidden = hidden.map(|part| {
+            let name = part.split('"').next().unwrap().to_owned();
+            (name, after(part, "value=\""))
+        });
+        let written = written
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let mut fields: Vec<(String, String)> = hidden.chain(written).collect();
+        for (_, value) in &mut fields {
+            let lines = value.replace("\r\n", "\n").replace('\r', "\n");
+            *value = lines.replace('\n', "\r\n");
+        }
+        let fields: Vec<(&str, &str)> = fields
+            .iter()
+            .map(|(name, value)| (&**name, &**value))
+            .collect();
+        self.post(&address, &fields).await
     }
 
     /// A form token that is right, of a page that has nothing to send.

@@ -36,12 +36,31 @@
     if (target) target.focus({ preventScroll: true });
   };
 
+  // A connection that breaks is opened again by the browser, one that was refused, such as by a proxy, is not. What many
+  // pages ask for again is spread.
+  const FIRST = 1000, MOST = 60000;
+  let pause = FIRST;
+  let timer = null;
+
   const open = () => {
-    source = new EventSource(main.dataset.live);
-    source.onmessage = (event) => { document.body.classList.remove("away"); show(event.data); };
-    source.addEventListener("away", () => document.body.classList.add("away"));
-    source.onerror = () => document.body.classList.add("away");
-    source.onopen = () => document.body.classList.remove("away");
+    timer = null;
+    const opened = source = new EventSource(main.dataset.live);
+    opened.onmessage = (event) => { document.body.classList.remove("away"); show(event.data); };
+    opened.addEventListener("away", () => document.body.classList.add("away"));
+    opened.onerror = () => {
+      document.body.classList.add("away");
+      if (opened !== source || opened.readyState !== EventSource.CLOSED) return;
+      timer = setTimeout(open, pause * (0.5 + Math.random() / 2));
+      pause = Math.min(2 * pause, MOST);
+    };
+    opened.onopen = () => { document.body.classList.remove("away"); pause = FIRST; };
+  };
+
+  const close = () => {
+    clearTimeout(timer);
+    if (source) source.close();
+    timer = source = null;
+    pause = FIRST;
   };
 
   if (button) {
@@ -53,7 +72,7 @@
   }
   // Nobody looks at a page that is hidden.
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) { if (source) source.close(); source = null; } else if (!source) { open(); }
+    if (document.hidden) close(); else if (!source) open();
   });
-  open();
+  if (!document.hidden) open();
 })();

@@ -4,10 +4,13 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::routing::any;
 use lockapi::memory::Database;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -33,7 +36,10 @@ struct Server {
 impl Server {
     async fn new(bounds: Bounds) -> Self {
         let backend = Database::new().connect().await.unwrap();
-        let router = service(backend, WebOptions::new());
+        Self::of(service(backend, WebOptions::new()), bounds).await
+    }
+
+    async fn of(router: Router, bounds: Bounds) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
@@ -124,6 +130,93 @@ async fn many_that_are_slow_keep_nobody_out() {
     }
     // Who was let in before stays.
     reads(&mut changes, "<h1>Queues</h1>").await;
+}
+
+/// A router whose answers wait until they are let go.
+struct Held {
+    router: Router,
+    /// One for each head that has come.
+    asked: mpsc::UnboundedReceiver<()>,
+    /// One for each request that has come as a whole.
+    heard: mpsc::UnboundedReceiver<()>,
+    go: watch::Sender<bool>,
+}
+
+impl Held {
+    fn new() -> Self {
+        let (told, asked) = mpsc::unbounded_channel();
+        let (told_all, heard) = mpsc::unbounded_channel();
+        let (go, gone) = watch::channel(false);
+        let answer = async move |body: Body| {
+            let mut gone = gone.clone();
+            told.send(()).unwrap();
+            // One that is closed fails.
+            let _read = to_bytes(body, 1000).await;
+            told_all.send(()).unwrap();
+            gone.wait_for(|go| *go).await.unwrap();
+            "answered"
+        };
+        let router = Router::new().route("/", any(answer));
+        let router = router.route("/now", any(async || "at once"));
+        Self {
+            router,
+            asked,
+            heard,
+            go,
+        }
+    }
+}
+
+const FORM: &str = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\na slow body";
+
+/// An action may be half done, so its client is told what came of it, however many connect meanwhile, and however far
+/// these come with what they ask.
+#[tokio::test]
+async fn who_is_being_answered_is_closed_last() {
+    let mut held = Held::new();
+    let server = Server::of(held.router, BOUNDS).await;
+    let whole = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\nform";
+    let mut asked = vec![server.ask("/").await, server.send(whole).await];
+    for _ in &asked {
+        held.heard.recv().await.unwrap();
+        held.asked.recv().await.unwrap();
+    }
+    let mut idle = server.ask("/now").await;
+    reads(&mut idle, "at once").await;
+    let mut slow = vec![idle];
+    for _ in 0..100 {
+        slow.push(server.send(FORM).await);
+        timeout(PATIENCE, held.asked.recv()).await.unwrap().unwrap();
+    }
+    for _ in 0..100 {
+        slow.push(server.send(HALF).await);
+    }
+    for stream in &mut slow[..150] {
+        is_closed(stream).await;
+    }
+    held.go.send(true).unwrap();
+    for stream in &mut asked {
+        reads(stream, "answered").await;
+    }
+}
+
+/// So that nobody is kept out even then.
+#[tokio::test]
+async fn of_many_that_are_being_answered_the_first_is_closed() {
+    let mut held = Held::new();
+    let server = Server::of(held.router, BOUNDS).await;
+    let mut asked = Vec::new();
+    for _ in 0..BOUNDS.connections + 10 {
+        asked.push(server.ask("/").await);
+        timeout(PATIENCE, held.heard.recv()).await.unwrap().unwrap();
+    }
+    for stream in &mut asked[..10] {
+        is_closed(stream).await;
+    }
+    held.go.send(true).unwrap();
+    for stream in &mut asked[10..] {
+        reads(stream, "answered").await;
+    }
 }
 
 #[tokio::test]
