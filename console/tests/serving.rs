@@ -134,7 +134,6 @@ fn slow_clients_keep_nobody_waiting() {
 /// Streams of changes never end by themselves, and there are fewer than the page would take.
 #[cfg(target_os = "linux")]
 #[test]
-#[ignore = "on a busy machine the page sometimes closes the newcomer: it has no spare file for a moment"]
 fn where_no_more_files_may_be_open_newcomers_are_let_in() {
     const FILES: usize = 48;
     let database = Database::new();

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -16,13 +15,14 @@ use axum::extract::ConnectInfo;
 use axum::http::HeaderValue;
 use axum::http::header::{CONNECTION, CONTENT_TYPE};
 use axum::response::Response;
-use futures_util::FutureExt;
 use hyper::Request;
 use hyper::body::{Body as _, Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+#[cfg(unix)]
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -208,7 +208,6 @@ pub(super) async fn serve(
     let connections = Arc::new(Connections::default());
     let mut tasks = JoinSet::new();
     let mut stop = pin!(stop);
-    let mut spare = spare_file();
     for number in 0.. {
         let accepted = loop {
             tokio::select! {
@@ -218,16 +217,10 @@ pub(super) async fn serve(
             }
         };
         let full = matches!(&accepted, Err(error) if !is_of_client(error));
-        let accepted = if full {
-            // Systems tell that no more files may be open before they look whether anybody waits.
-            drop(spare.take());
-            listener.accept().now_or_never()
-        } else {
-            Some(accepted)
-        };
-        let waits = full && accepted.is_some();
+        // Systems tell that no more files may be open before they look whether anybody waits.
+        let waits = full && is_awaited(&listener);
         let closed = waits && connections.close_one();
-        if let Some(Ok((stream, peer))) = accepted {
+        if let Ok((stream, peer)) = accepted {
             let closed = connections.add(number, bounds.connections);
             let place = Place {
                 connections: Arc::clone(&connections),
@@ -241,21 +234,30 @@ pub(super) async fn serve(
                 }
             });
         }
-        if waits {
-            let pause = Duration::from_millis(if closed { 10 } else { 1000 });
+        if full {
+            let pause = Duration::from_millis(if closed { 1000 } else { 20 });
             tokio::select! {
                 () = &mut stop => return,
+                // Its file is free then.
                 Some(_) = tasks.join_next(), if closed => {}
                 () = sleep(pause) => {}
             }
         }
-        spare = spare.or_else(spare_file);
     }
 }
 
-/// A file that is given up for a connection where no more files may be open.
-fn spare_file() -> Option<File> {
-    File::open("/dev/null").ok()
+/// Whether somebody waits to be accepted.
+#[cfg(not(unix))]
+fn is_awaited(_: &TcpListener) -> bool {
+    true
+}
+
+/// Whether somebody waits to be accepted.
+#[cfg(unix)]
+fn is_awaited(listener: &TcpListener) -> bool {
+    let mut listener = [PollFd::new(listener, PollFlags::IN)];
+    let now = Timespec::default();
+    poll(&mut listener, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 fn is_of_client(error: &io::Error) -> bool {
