@@ -3,8 +3,10 @@
 mod groups;
 mod holders;
 mod jobs;
+mod limited;
 mod numbers;
 mod schedules;
+mod waker;
 mod workers;
 
 use std::future::Future;
@@ -58,6 +60,9 @@ const WORK: [Work; KINDS.len()] = [
     |it| Box::pin(numbers::ids(it)),
     |it| Box::pin(groups::push(it)),
     |it| Box::pin(groups::work(it)),
+    |it| Box::pin(limited::push(it)),
+    |it| Box::pin(limited::work(it)),
+    |it| Box::pin(limited::crowd(it)),
 ];
 
 impl Context {
@@ -118,6 +123,9 @@ impl Context {
         &self,
         call: impl Future<Output = Result<T, Error>> + Send,
     ) -> Option<Result<T, Error>> {
+        if self.server.strikes(Fault::Waker) {
+            return Some(waker::panicking(call).await);
+        }
         if !self.server.strikes(Fault::Leave) {
             return Some(call.await);
         }
@@ -139,6 +147,15 @@ impl Context {
             Poll::Pending
         })
         .await
+    }
+}
+
+/// A task that has not ended.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -206,10 +223,10 @@ async fn run(mut context: Context, clock: DrivenClock) {
     for (name, work) in work.filter(|(name, _)| kinds.contains(name)) {
         for _ in 0..context.plan.tasks {
             context.tasks.fetch_add(1, Ordering::Relaxed);
-            let (tasks, work) = (Arc::clone(&context.tasks), work(context.clone()));
+            let (counted, work) = (Counted(Arc::clone(&context.tasks)), work(context.clone()));
             let task = async move {
                 work.await;
-                tasks.fetch_sub(1, Ordering::Relaxed);
+                drop(counted);
             };
             context.runtime.spawn(context.program, name, task);
         }
