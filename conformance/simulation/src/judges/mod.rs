@@ -3,9 +3,10 @@
 
 mod meter;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockapi::suite::queue::{Jobs, LimitRow, Name, Sight};
+use rustc_hash::FxHashMap;
 
 use crate::runtime::Time;
 use meter::{Meter, Moment, Rate};
@@ -26,7 +27,7 @@ const JOBS_A_GROUP: i64 = 4;
 /// A queue, and a group in it.
 type Place = usize;
 
-#[derive(Clone)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Seen {
     queue: Place,
     /// Its group, if it has one.
@@ -41,14 +42,16 @@ struct Group {
     meter: Meter,
     /// How many turns have passed it over, one after the other.
     passed: i64,
+    /// How many of its jobs are admitted.
+    admitted: i64,
 }
 
 /// The judges; the server has them, and they see all that it does.
 #[derive(Clone, Default)]
 pub(crate) struct Judges {
-    jobs: BTreeMap<i64, Seen>,
+    jobs: FxHashMap<i64, Seen>,
     names: Vec<(Name, String)>,
-    places: HashMap<(Name, String), Place>,
+    places: FxHashMap<(Name, String), Place>,
     groups: BTreeMap<Place, Group>,
     queues: BTreeMap<Place, Meter>,
     /// How far the clock was set ahead in all, in microseconds.
@@ -65,6 +68,37 @@ struct Events {
     /// Deliveries that took a permit of their queue, and those that took a place.
     permits: BTreeMap<Place, i64>,
     places: BTreeSet<Place>,
+}
+
+impl Seen {
+    fn is(self, sight: &Sight<'_>) -> bool {
+        let now = (sight.parked, sight.attempt, sight.delivery);
+        (self.parked, self.attempt, self.delivery) == now
+    }
+}
+
+impl Events {
+    /// What has become of a job.
+    fn add(&mut self, before: Option<Seen>, job: Seen, clock: i64) {
+        if let Some(group) = job.group
+            && job.parked.is_none()
+            && before.is_none_or(|it| it.parked.is_some() || it.group != job.group)
+        {
+            *self.admitted.entry(group).or_default() += 1;
+        }
+        let Some((token, until)) = job.delivery else {
+            return;
+        };
+        let former = before.and_then(|it| it.delivery);
+        // What a claim took whose answer was lost is claimed again in the same attempt.
+        let again = before.is_some_and(|it| it.attempt == job.attempt);
+        if former.is_none_or(|(former, _)| former != token) && !again {
+            *self.permits.entry(job.queue).or_default() += 1;
+        }
+        if until > clock && former.is_none_or(|(_, until)| until <= clock) {
+            self.places.insert(job.queue);
+        }
+    }
 }
 
 impl Judges {
@@ -88,7 +122,7 @@ impl Judges {
         for group in self.groups.values_mut() {
             group.passed = 0;
         }
-        self.jobs = self.look(jobs);
+        self.look(jobs, i64::MAX);
         self.read_rates(jobs);
     }
 
@@ -116,13 +150,11 @@ impl Judges {
             return Ok(());
         }
         let at = self.moment(now);
-        let after = self.look(jobs);
-        let events = self.events(&after, clock);
+        let due = turn.map(|turn| self.due(jobs, turn, at, clock));
+        let events = self.look(jobs, clock);
         if name.starts_with("queue.set_") {
             self.read_rates(jobs);
         }
-        let due = turn.map(|turn| self.due(jobs, turn, at, clock));
-        self.jobs = after;
         let mut broken = self.groups_keep(jobs, name, &events, at);
         broken = broken.or_else(|| self.queues_keep(jobs, &events, at, clock));
         if let (Some(turn), Some(due)) = (turn, due) {
@@ -147,61 +179,58 @@ impl Judges {
         place
     }
 
-    fn look(&mut self, jobs: &Jobs) -> BTreeMap<i64, Seen> {
-        let mut seen = BTreeMap::new();
-        for sight in jobs.sights() {
-            let known = self
-                .jobs
-                .get(&sight.id)
-                .filter(|known| self.is(known, &sight));
-            let (queue, group) = if let Some(known) = known {
-                (known.queue, known.group)
-            } else {
-                let group = Some(sight.group).filter(|group| !group.is_empty());
-                let group = group.map(|group| self.place(sight.queue, group));
-                (self.place(sight.queue, ""), group)
-            };
-            let one = Seen {
-                queue,
-                group,
-                parked: sight.parked,
-                attempt: sight.attempt,
-                delivery: sight.delivery,
-            };
-            seen.insert(sight.id, one);
-        }
-        seen
-    }
-
-    fn is(&self, known: &Seen, sight: &Sight<'_>) -> bool {
-        let group = known.group.map_or("", |group| &*self.names[group].1);
-        self.names[known.queue].0 == *sight.queue && group == sight.group
-    }
-
-    fn events(&self, after: &BTreeMap<i64, Seen>, clock: i64) -> Events {
+    /// Notes what the jobs are now, and what has become of them.
+    fn look(&mut self, jobs: &Jobs, clock: i64) -> Events {
         let mut events = Events::default();
-        for (id, job) in after {
-            let before = self.jobs.get(id);
-            if let Some(group) = job.group
-                && job.parked.is_none()
-                && before.is_none_or(|it| it.parked.is_some() || it.group != job.group)
-            {
-                *events.admitted.entry(group).or_default() += 1;
-            }
-            let Some((token, until)) = job.delivery else {
-                continue;
+        let mut there = 0;
+        for sight in jobs.sights() {
+            there += 1;
+            let before = self.jobs.get(&sight.id).copied();
+            let same = before.filter(|it| it.is(&sight));
+            let seen = match same {
+                Some(seen) if self.is_in(seen, &sight) => continue,
+                _ => self.seen(&sight),
             };
-            let former = before.and_then(|it| it.delivery);
-            // What a claim took whose answer was lost is claimed again in the same attempt.
-            let again = before.is_some_and(|it| it.attempt == job.attempt);
-            if former.is_none_or(|(former, _)| former != token) && !again {
-                *events.permits.entry(job.queue).or_default() += 1;
-            }
-            if until > clock && former.is_none_or(|(_, until)| until <= clock) {
-                events.places.insert(job.queue);
+            events.add(before, seen, clock);
+            self.count(before, -1);
+            self.count(Some(seen), 1);
+            self.jobs.insert(sight.id, seen);
+        }
+        if self.jobs.len() > there {
+            let left: BTreeSet<_> = jobs.sights().map(|sight| sight.id).collect();
+            let gone = self.jobs.iter().filter(|(id, _)| !left.contains(id));
+            let gone: Vec<_> = gone.map(|(id, seen)| (*id, *seen)).collect();
+            for (id, seen) in gone {
+                self.count(Some(seen), -1);
+                self.jobs.remove(&id);
             }
         }
         events
+    }
+
+    /// Counts what is admitted.
+    fn count(&mut self, seen: Option<Seen>, by: i64) {
+        if let Some(seen) = seen.filter(|seen| seen.parked.is_none())
+            && let Some(group) = seen.group.and_then(|group| self.groups.get_mut(&group))
+        {
+            group.admitted += by;
+        }
+    }
+
+    fn seen(&mut self, sight: &Sight<'_>) -> Seen {
+        let group = Some(sight.group).filter(|group| !group.is_empty());
+        Seen {
+            queue: self.place(sight.queue, ""),
+            group: group.map(|group| self.place(sight.queue, group)),
+            parked: sight.parked,
+            attempt: sight.attempt,
+            delivery: sight.delivery,
+        }
+    }
+
+    /// Whether it is in the same group as before.
+    fn is_in(&self, known: Seen, sight: &Sight<'_>) -> bool {
+        known.group.map_or("", |group| &*self.names[group].1) == sight.group
     }
 
     fn read_rates(&mut self, jobs: &Jobs) {
@@ -275,9 +304,7 @@ impl Judges {
     }
 
     fn admitted(&self, place: Place) -> i64 {
-        let of_group = self.jobs.values().filter(|job| job.group == Some(place));
-        let admitted = of_group.filter(|job| job.parked.is_none()).count();
-        i64::try_from(admitted).unwrap_or(i64::MAX)
+        self.groups.get(&place).map_or(0, |group| group.admitted)
     }
 
     /// The groups that have a job which is due, before a turn, and whether they have room and a permit for it.
@@ -286,20 +313,23 @@ impl Judges {
             .group_rule(&turn.queue)
             .is_some_and(|rule| rule.ordered);
         let mut due = BTreeMap::new();
-        let mut begun = BTreeSet::new();
-        for job in self.jobs.values() {
+        let mut heads = FxHashMap::<Place, (i64, i64)>::default();
+        for (id, job) in &self.jobs {
             let (Some(place), Some(at)) = (job.group, job.parked) else {
                 continue;
             };
             if self.names[place].0 != turn.queue {
                 continue;
             }
-            // In an ordered queue the first is next.
-            let next = begun.insert(place) || !ordered;
             if at <= clock {
-                let is_next = due.entry(place).or_insert(false);
-                *is_next |= next;
+                due.insert(place, true);
             }
+            let head = heads.entry(place).or_insert((*id, at));
+            *head = (*head).min((*id, at));
+        }
+        // In an ordered queue the first is next.
+        for (place, is_next) in due.iter_mut().filter(|_| ordered) {
+            *is_next = heads.get(place).is_some_and(|(_, at)| *at <= clock);
         }
         for (place, is_next) in &mut due {
             let (queue, key) = &self.names[*place];

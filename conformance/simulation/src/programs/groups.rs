@@ -111,6 +111,11 @@ pub(super) async fn push(context: Context) {
         }
         // Now and then more than a rate allows at once.
         let many = if context.runtime.happens(0.1) { 6 } else { 1 };
+        let many = if context.has_backlog(of.queue) {
+            0
+        } else {
+            many
+        };
         for _ in 0..many {
             push_one(&context, &*queue, of, key).await;
         }

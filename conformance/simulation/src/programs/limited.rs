@@ -49,9 +49,11 @@ pub(super) async fn push(context: Context) {
         if context.runtime.happens(0.05) {
             change(&context, &*queue).await;
         }
-        let number = context.history.push_limited((QUEUE, MOST));
-        let job = jobs::job(&context, number);
-        jobs::push_one(&context, &*queue, number, job).await;
+        if !context.has_backlog(QUEUE) {
+            let number = context.history.push_limited((QUEUE, MOST));
+            let job = jobs::job(&context, number);
+            jobs::push_one(&context, &*queue, number, job).await;
+        }
         context.rest(Duration::from_secs(1)).await;
     }
 }

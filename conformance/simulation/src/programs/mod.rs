@@ -100,6 +100,18 @@ impl Context {
         self.runtime.draw(fastrand::Rng::bool)
     }
 
+    /// Whether so many jobs of a queue wait that more would only take time: its limits are smaller than what is pushed.
+    fn has_backlog(&self, queue: &str) -> bool {
+        let most = 100;
+        self.server.model(|model| {
+            let of_queue = model.state().jobs().sights();
+            of_queue
+                .filter(|job| job.queue.queue == queue)
+                .nth(most)
+                .is_some()
+        })
+    }
+
     /// Waits for up to this time.
     async fn rest(&self, most: Duration) {
         let time = self.runtime.between(Duration::from_micros(100), most);
