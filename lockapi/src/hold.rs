@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::engine::contained;
 use crate::sync::Notify;
 use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -82,8 +83,21 @@ impl Hold {
             if self.is_lost() {
                 return;
             }
-            ended.await;
+            contained(ended).await;
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::engine::is_woken_beside_a_panic;
+
+    #[test]
+    fn waker_that_panics_keeps_no_holder_from_being_told() {
+        let hold = Hold::default();
+        let waits = (hold.lost(), hold.lost());
+        assert!(is_woken_beside_a_panic(waits.0, waits.1, || hold.announce()));
     }
 }
 

@@ -10,6 +10,7 @@ use futures_util::future::{BoxFuture, Either, FutureExt, Shared, select};
 use tokio::sync::Notify;
 
 use crate::blocking::block_on;
+use crate::engine::contained;
 
 /// Signals workers, schedulers and leaders to stop; clones share one signal.
 ///
@@ -83,7 +84,7 @@ impl Stop {
             if self.0.stopped.load(Ordering::Acquire) {
                 return;
             }
-            if let Either::Right(_) = select(changed, signal.as_mut()).await {
+            if let Either::Right(_) = contained(select(changed, signal.as_mut())).await {
                 return;
             }
         }
@@ -138,6 +139,14 @@ mod tests {
     use std::future::ready;
 
     use super::*;
+    use crate::engine::is_woken_beside_a_panic;
+
+    #[test]
+    fn waker_that_panics_keeps_no_worker_from_stopping() {
+        let stop = Stop::new();
+        let waits = (stop.stopped(), stop.stopped());
+        assert!(is_woken_beside_a_panic(waits.0, waits.1, || stop.stop()));
+    }
 
     #[test]
     fn a_future_and_a_word_stop_all_clones() {

@@ -27,7 +27,7 @@ pub mod mutex {
 /// See [`crate::queue`].
 pub mod queue {
     pub use crate::queue::HistorySums;
-    pub use crate::queue::model::Jobs;
+    pub use crate::queue::model::{GroupRule, Jobs, Sight};
     pub use crate::queue::operations::{
         Ack, AckWithResult, Admit, Admitted, Cancel, Cancelled, Claimed, CompleteAndClaim,
         CompletedAndClaimed, CountJobs, CountRunning, Counted, DELETED, DeadLetterRow, Discard,

@@ -2,6 +2,7 @@
 //! virtual time: `simulate --help`.
 
 mod history;
+mod judges;
 mod network;
 mod plan;
 mod programs;

@@ -1,10 +1,14 @@
 //! The driver: what a process has of the network.
 
 use lockapi::Failure;
-use lockapi::driver::{BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Script};
+use lockapi::driver::{
+    BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Script, Value,
+};
+use lockapi::suite::queue::Name;
 use lockapi::suite::simulation::Request;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::judges::Turn;
 use crate::runtime::{ProgramId, Runtime};
 use crate::server::{Message, Server};
 
@@ -60,10 +64,26 @@ impl Client {
     }
 }
 
+/// What an admission is of.
+fn turn(call: &Call<'_>) -> Option<Turn> {
+    if call.name() != "queue.admit" {
+        return None;
+    }
+    let mut params = call.query().1.into_iter();
+    let (Value::Text(namespace), Value::Text(queue), Value::Int(groups)) =
+        (params.next()?, params.next()?, params.next()?)
+    else {
+        return None;
+    };
+    let queue = Name { namespace, queue };
+    Some(Turn { queue, groups })
+}
+
 impl Connection for Client {
     async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
+        let turn = turn(&call);
         let request = Request::new(call);
-        let answer = self.server.send(self.session, Message::Call(request));
+        let answer = self.server.send(self.session, Message::Call(request, turn));
         self.answered(answer).await
     }
 

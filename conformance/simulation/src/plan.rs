@@ -43,10 +43,14 @@ pub(crate) enum Fault {
     Step,
     /// A standby takes over that has not received what was committed last.
     FailOver,
+    /// A standby takes over that lacks only what nobody waited for.
+    Promote,
+    /// A waker of a program panics when it is woken.
+    Waker,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Delay,
         Self::CutBefore,
         Self::CutAfter,
@@ -64,6 +68,8 @@ impl Fault {
         Self::Drift,
         Self::Step,
         Self::FailOver,
+        Self::Promote,
+        Self::Waker,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -85,6 +91,8 @@ impl Fault {
             Self::Drift => "drift",
             Self::Step => "step",
             Self::FailOver => "fail-over",
+            Self::Promote => "promote",
+            Self::Waker => "waker",
         }
     }
 
@@ -96,7 +104,7 @@ impl Fault {
     fn most(self) -> f64 {
         match self {
             Self::CutBefore | Self::CutAfter | Self::Fatal | Self::Silence => 0.02,
-            Self::Refusal | Self::Delay => 0.05,
+            Self::Refusal | Self::Delay | Self::Waker => 0.05,
             Self::Leave => 0.2,
             Self::Deaf => 0.5,
             _ => 1.0,
@@ -105,7 +113,7 @@ impl Fault {
 }
 
 /// What the tasks of programs do.
-pub(crate) const KINDS: [&str; 16] = [
+pub(crate) const KINDS: [&str; 19] = [
     "mutex",
     "rw-lock",
     "lock-owner",
@@ -122,6 +130,9 @@ pub(crate) const KINDS: [&str; 16] = [
     "ids",
     "group-push",
     "group-work",
+    "limited-push",
+    "limited-work",
+    "crowd",
 ];
 
 /// What a runtime is made of.
@@ -161,8 +172,12 @@ impl Plan {
             }
         });
         // What follows from a clock that is set can be told from what was lost only where one of them is.
-        if faults[Fault::FailOver as usize] > 0.0 {
+        let replaces = [Fault::FailOver, Fault::Promote].map(|fault| fault as usize);
+        if replaces.iter().any(|fault| faults[*fault] > 0.0) {
             faults[Fault::Step as usize] = 0.0;
+        }
+        if replaces.iter().all(|fault| faults[*fault] > 0.0) {
+            faults[replaces[usize::from(random.bool())]] = 0.0;
         }
         Self {
             seed,
@@ -174,7 +189,10 @@ impl Plan {
             every: Duration::from_millis(random.u64(200..=5_000)),
             polls: random.u8(..5) == 0,
             faults,
-            kinds: KINDS.map(|_| random.u8(..3) > 0),
+            kinds: KINDS.map(|kind| match kind {
+                "crowd" => random.u8(..8) == 0,
+                _ => random.u8(..3) > 0,
+            }),
         }
     }
 

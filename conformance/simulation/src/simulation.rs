@@ -70,8 +70,9 @@ pub(crate) fn simulate(plan: &Plan) -> Outcome {
     if left > 0 {
         runtime.violate("nothing is left", format!("{left} advisory locks"));
     }
-    let (statements, faults) = server.figures();
-    let (answers, errors) = history.figures();
+    let (statements, judged, faults) = server.figures();
+    let (mut answers, errors) = history.figures();
+    answers.insert("limits of jobs", judged);
     let outcome = Outcome {
         violation: runtime.violation(),
         statements,
@@ -123,7 +124,7 @@ impl Running {
 
 /// Lets something that concerns a process or the server fail now and then.
 fn schedule(context: &Context, programs: &Programs) {
-    const ALL: [Fault; 9] = [
+    const ALL: [Fault; 10] = [
         Fault::Terminate,
         Fault::Restart,
         Fault::Unreachable,
@@ -133,6 +134,7 @@ fn schedule(context: &Context, programs: &Programs) {
         Fault::Kill,
         Fault::Step,
         Fault::FailOver,
+        Fault::Promote,
     ];
     let (runtime, every) = (&context.runtime, context.plan.every);
     let pause = every.mul_f64(runtime.draw(fastrand::Rng::f64) * 2.0);
@@ -182,6 +184,11 @@ fn strike(fault: Fault, context: &Context, programs: &Programs) {
                 another.fail_over();
                 history.failed_over(cut, runtime.now());
             });
+        }
+        Fault::Promote => {
+            server.follow();
+            let time = time.min(Duration::from_secs(2));
+            runtime.after(time, move |_| another.promote());
         }
         Fault::Partition | Fault::Stop | Fault::Kill => {
             let Some(program) = programs.any(runtime) else {

@@ -66,7 +66,9 @@ mod timer;
 mod watch;
 
 use self::core::Core;
-pub(crate) use catch_panic::catch_panic;
+#[cfg(test)]
+pub(crate) use catch_panic::tests::is_woken_beside_a_panic;
+pub(crate) use catch_panic::{catch_panic, contained};
 #[cfg(feature = "suite")]
 pub use clock::DrivenClock;
 pub use clock::ManualClock;

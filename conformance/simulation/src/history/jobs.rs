@@ -7,6 +7,9 @@ use lockapi::{Error, ErrorKind};
 use super::{Entry, Held, History, Hold, State};
 use crate::runtime::{ProgramId, Runtime, Time};
 
+/// How often jobs of hundreds of groups are pushed.
+const MOST_CROWDS: u32 = 2;
+
 /// What is known of a push.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Push {
@@ -27,8 +30,12 @@ pub(crate) struct Group {
     pub(crate) ordered: bool,
 }
 
+/// A queue, and how many of its jobs may run at once.
+type Limit = (&'static str, usize);
+
 pub(super) struct Job {
     group: Option<Group>,
+    limit: Option<Limit>,
     push: Push,
     /// When the push was sent and answered.
     pushed: (Time, Time),
@@ -42,9 +49,27 @@ pub(super) struct Job {
     pub(super) open: BTreeMap<u64, Hold>,
 }
 
+impl Job {
+    /// Whether somebody has it who believes to hold it.
+    fn runs(&self, runtime: &Runtime) -> bool {
+        let mut holds = self.open.values();
+        holds.any(|hold| runtime.is_running(hold.program) && (hold.held)())
+    }
+}
+
 impl State {
+    /// What is wrong with a delivery of this job: too many of its queue run.
+    fn check_limit(&self, runtime: &Runtime, number: u64) -> Option<String> {
+        let limit = self.jobs.get(&number)?.limit?;
+        let others = self.jobs.iter();
+        let others = others.filter(|(other, job)| **other != number && job.limit == Some(limit));
+        let running = others.filter(|(_, job)| job.runs(runtime)).count();
+        let (queue, most) = limit;
+        (running >= most).then(|| format!("job {number} of {queue} beside {running} others"))
+    }
+
     /// A job that may be there from now on.
-    pub(super) fn add_job(&mut self, now: Time, group: Option<Group>) -> u64 {
+    pub(super) fn add_job(&mut self, now: Time, group: Option<Group>, limit: Option<Limit>) -> u64 {
         self.next += 1;
         let number = self.next;
         if let Some(group) = group {
@@ -53,6 +78,7 @@ impl State {
         }
         let job = Job {
             group,
+            limit,
             push: Push::Asked,
             pushed: (now, now),
             deliveries: 0,
@@ -75,11 +101,8 @@ impl State {
         let others: Vec<_> = others
             .filter_map(|other| Some((*other, self.jobs.get(other)?)))
             .collect();
-        let is_running = |(_, other): &&(u64, &Job)| {
-            let mut holds = other.open.values();
-            holds.any(|hold| runtime.is_running(hold.program) && (hold.held)())
-        };
-        let running = others.iter().filter(is_running).count();
+        let running = others.iter().filter(|(_, other)| other.runs(runtime));
+        let running = running.count();
         if running >= group.most {
             return Some(format!("job {number} of {group:?} beside {running} others"));
         }
@@ -99,13 +122,26 @@ impl History {
     /// Somebody is about to push; answers what the payload has to be.
     pub(crate) fn push(&self) -> u64 {
         let now = self.runtime.now();
-        self.lock().add_job(now, None)
+        self.lock().add_job(now, None, None)
     }
 
     /// The same to a group.
     pub(crate) fn push_to(&self, group: Group) -> u64 {
         let now = self.runtime.now();
-        self.lock().add_job(now, Some(group))
+        self.lock().add_job(now, Some(group), None)
+    }
+
+    /// The same to a queue of which so many jobs run at once at most.
+    pub(crate) fn push_limited(&self, limit: Limit) -> u64 {
+        let now = self.runtime.now();
+        self.lock().add_job(now, None, Some(limit))
+    }
+
+    /// Whether somebody may push jobs of hundreds of groups, which few do because each job is looked at after each statement.
+    pub(crate) fn begins_crowd(&self) -> bool {
+        let mut state = self.lock();
+        state.crowds += 1;
+        state.crowds <= MOST_CROWDS
     }
 
     pub(crate) fn pushed(&self, job: u64, outcome: Result<(), &Error>) {
@@ -176,10 +212,11 @@ impl History {
                 held,
             },
         );
-        let grouped = if late {
-            None
+        let (grouped, limited) = if late {
+            (None, None)
         } else {
-            state.check_group(&self.runtime, job, asked)
+            let grouped = state.check_group(&self.runtime, job, asked);
+            (grouped, state.check_limit(&self.runtime, job))
         };
         let done = done.filter(|acked| !state.is_lost(*acked));
         let lost = !state.fail_overs.is_empty();
@@ -202,6 +239,12 @@ impl History {
         {
             self.runtime
                 .violate("groups keep their limit and order", what);
+        }
+        if let Some(what) = limited
+            && !self.stepped
+            && !lost
+        {
+            self.runtime.violate("queues keep their limit", what);
         }
         if !others.is_empty() && !self.stepped && !lost {
             self.runtime.violate(

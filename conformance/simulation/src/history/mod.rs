@@ -53,6 +53,7 @@ struct State {
     /// When the standby of a fail-over received the last, and when it took over.
     fail_overs: Vec<(Time, Time)>,
     next: u64,
+    crowds: u32,
     answers: BTreeMap<&'static str, u64>,
     errors: BTreeMap<String, u64>,
 }
@@ -103,9 +104,12 @@ impl History {
         Self {
             state: Arc::default(),
             runtime: runtime.clone(),
-            flawless: plan
-                .faults()
-                .all(|fault| matches!(fault, Fault::Drift | Fault::Deaf | Fault::Leave)),
+            flawless: plan.faults().all(|fault| {
+                matches!(
+                    fault,
+                    Fault::Drift | Fault::Deaf | Fault::Leave | Fault::Waker
+                )
+            }),
             stepped: plan.has(Fault::Step),
         }
     }

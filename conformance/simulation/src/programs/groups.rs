@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use lockapi::limit::Quota;
-use lockapi::queue::{Groups, JobLimit};
+use lockapi::queue::{Groups, JobLimit, Queue};
 
-use super::{Context, jobs};
+use super::{Context, jobs, limited};
 use crate::history::Group;
 
 /// How the groups of a queue are limited.
@@ -29,14 +28,29 @@ pub(super) const LIMITED: [Limited; 2] = [
 ];
 
 impl Limited {
-    fn groups(&self) -> Groups {
-        if self.ordered {
+    /// One of the ways in which they are limited at a time.
+    fn groups(&self, context: &Context) -> Groups {
+        let groups = if self.ordered {
             Groups::default().ordered()
         } else {
-            let most = u32::try_from(self.most).expect("a small number");
-            Groups::default()
-                .limit(most)
-                .rate(Quota::per_second(20).burst(4))
+            let most = context.runtime.draw(|random| random.usize(1..=self.most));
+            Groups::default().limit(u32::try_from(most).expect("a small number"))
+        };
+        if self.ordered || context.runtime.happens(0.2) {
+            groups
+        } else {
+            groups.rate(limited::rate(context))
+        }
+    }
+
+    /// The limit of one group of its own.
+    fn own(&self, context: &Context) -> JobLimit {
+        let most = context.runtime.draw(|random| random.usize(0..=self.most));
+        let limit = JobLimit::default().running(u32::try_from(most).expect("a small number"));
+        if context.coin() {
+            limit.rate(limited::rate(context))
+        } else {
+            limit
         }
     }
 
@@ -56,10 +70,10 @@ impl Limited {
 
 /// Pushes jobs, now and then pauses a queue or a group, and gives a group another limit, not above its own.
 pub(super) async fn push(context: Context) {
-    for limited in &LIMITED {
-        let queue = context.backend().queue(limited.queue).expect("a queue");
+    for of in &LIMITED {
+        let queue = context.backend().queue(of.queue).expect("a queue");
         while context
-            .call(queue.set_groups(limited.groups()))
+            .call(queue.set_groups(of.groups(&context)))
             .await
             .is_none()
         {
@@ -69,8 +83,8 @@ pub(super) async fn push(context: Context) {
         }
     }
     while !context.is_ending() {
-        let limited = Limited::any(&context);
-        let queue = context.backend().queue(limited.queue).expect("a queue");
+        let of = Limited::any(&context);
+        let queue = context.backend().queue(of.queue).expect("a queue");
         let key = context.key();
         match context.runtime.draw(|random| random.u8(..50)) {
             0 => {
@@ -80,42 +94,57 @@ pub(super) async fn push(context: Context) {
                 context.call(queue.pause_for(time)).await;
             }
             1 => {
-                let most = context
-                    .runtime
-                    .draw(|random| random.usize(0..=limited.most));
-                let most = u32::try_from(most).expect("a small number");
-                context
-                    .call(queue.set_group_limit(key, Some(JobLimit::default().running(most))))
-                    .await;
+                let own = of.own(&context);
+                context.call(queue.set_group_limit(key, Some(own))).await;
             }
             2..4 => {
                 context.call(queue.set_group_limit(key, None)).await;
             }
+            4 => {
+                let groups = of.groups(&context);
+                context.call(queue.set_groups(groups)).await;
+            }
+            5 if !of.ordered => {
+                limited::change(&context, &*queue).await;
+            }
             _ => {}
         }
-        let number = context.history.push_to(limited.group(key));
-        let mut job = jobs::job(&context, number).group(key);
-        if !limited.ordered && context.coin() {
-            job = job.delay(
-                context
-                    .runtime
-                    .between(Duration::from_millis(1), Duration::from_secs(3)),
-            );
+        // Now and then more than a rate allows at once.
+        let many = if context.runtime.happens(0.1) { 6 } else { 1 };
+        let many = if context.has_backlog(of.queue) {
+            0
+        } else {
+            many
+        };
+        for _ in 0..many {
+            push_one(&context, &*queue, of, key).await;
         }
-        jobs::push_one(&context, &*queue, number, job).await;
         context.rest(Duration::from_secs(1)).await;
     }
 }
 
+async fn push_one(context: &Context, queue: &dyn Queue, of: &Limited, key: &'static str) {
+    let number = context.history.push_to(of.group(key));
+    let mut job = jobs::job(context, number).group(key);
+    if !of.ordered && context.coin() {
+        job = job.delay(
+            context
+                .runtime
+                .between(Duration::from_millis(1), Duration::from_secs(3)),
+        );
+    }
+    jobs::push_one(context, queue, number, job).await;
+}
+
 pub(super) async fn work(context: Context) {
-    let limited = Limited::any(&context);
-    jobs::work_on(&context, limited.queue).await;
+    let of = Limited::any(&context);
+    jobs::work_on(&context, of.queue).await;
 }
 
 /// Gives all groups the limit of their queue again.
 pub(super) async fn audit(context: &Context) {
-    for limited in &LIMITED {
-        let queue = context.backend().queue(limited.queue).expect("a queue");
+    for of in &LIMITED {
+        let queue = context.backend().queue(of.queue).expect("a queue");
         for key in Context::KEYS {
             if let Err(error) = queue.set_group_limit(key, None).await {
                 let what = format!("set_group_limit: {error:?}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockapi::ErrorKind;
 use lockapi::queue::{Claim, Delivery, Job, Priority, Queue};
 
-use super::{Context, asked, groups};
+use super::{Context, asked, groups, limited};
 use crate::history::Held;
 use crate::runtime::Time;
 
@@ -144,21 +144,25 @@ pub(super) async fn work(context: Context) {
 pub(super) async fn work_on(context: &Context, queue: &str) {
     let queue = context.backend().queue(queue).expect("a queue");
     while !context.is_ending() {
-        let most = context.runtime.draw(|random| random.usize(1..=4));
-        let lease = context
-            .runtime
-            .between(Duration::from_millis(500), Duration::from_secs(10));
-        let wait = context
-            .runtime
-            .between(Duration::from_millis(1), Duration::from_secs(3));
-        let mut claim = Claim::new(most).lease(lease).wait(wait);
-        if context.runtime.happens(0.2) {
-            claim = claim.extended_by_hand();
-        }
-        let began = asked(context);
-        let Some(deliveries) = context.call(queue.claim(&claim)).await else {
-            continue;
-        };
+        work_once(context, &*queue, 4).await;
+    }
+}
+
+/// Claims up to so many jobs, and works on them one after the other.
+pub(super) async fn work_once(context: &Context, queue: &dyn Queue, most: usize) {
+    let most = context.runtime.draw(|random| random.usize(1..=most));
+    let lease = context
+        .runtime
+        .between(Duration::from_millis(500), Duration::from_secs(10));
+    let wait = context
+        .runtime
+        .between(Duration::from_millis(1), Duration::from_secs(3));
+    let mut claim = Claim::new(most).lease(lease).wait(wait);
+    if context.runtime.happens(0.2) {
+        claim = claim.extended_by_hand();
+    }
+    let began = asked(context);
+    if let Some(deliveries) = context.call(queue.claim(&claim)).await {
         for delivery in deliveries {
             handle(context, delivery, began).await;
         }
@@ -168,7 +172,13 @@ pub(super) async fn work_on(context: &Context, queue: &str) {
 /// All jobs can be done in the end.
 pub(super) async fn audit(context: &Context) {
     groups::audit(context).await;
-    for queue in [QUEUE, super::workers::QUEUE] {
+    limited::audit(context).await;
+    for queue in [
+        QUEUE,
+        super::workers::QUEUE,
+        limited::QUEUE,
+        limited::CROWDED,
+    ] {
         drain(context, queue).await;
     }
     for limited in &groups::LIMITED {

@@ -3,8 +3,10 @@
 mod groups;
 mod holders;
 mod jobs;
+mod limited;
 mod numbers;
 mod schedules;
+mod waker;
 mod workers;
 
 use std::future::Future;
@@ -58,6 +60,9 @@ const WORK: [Work; KINDS.len()] = [
     |it| Box::pin(numbers::ids(it)),
     |it| Box::pin(groups::push(it)),
     |it| Box::pin(groups::work(it)),
+    |it| Box::pin(limited::push(it)),
+    |it| Box::pin(limited::work(it)),
+    |it| Box::pin(limited::crowd(it)),
 ];
 
 impl Context {
@@ -95,6 +100,18 @@ impl Context {
         self.runtime.draw(fastrand::Rng::bool)
     }
 
+    /// Whether so many jobs of a queue wait that more would only take time: its limits are smaller than what is pushed.
+    fn has_backlog(&self, queue: &str) -> bool {
+        let most = 100;
+        self.server.model(|model| {
+            let of_queue = model.state().jobs().sights();
+            of_queue
+                .filter(|job| job.queue.queue == queue)
+                .nth(most)
+                .is_some()
+        })
+    }
+
     /// Waits for up to this time.
     async fn rest(&self, most: Duration) {
         let time = self.runtime.between(Duration::from_micros(100), most);
@@ -118,6 +135,9 @@ impl Context {
         &self,
         call: impl Future<Output = Result<T, Error>> + Send,
     ) -> Option<Result<T, Error>> {
+        if self.server.strikes(Fault::Waker) {
+            return Some(waker::panicking(call).await);
+        }
         if !self.server.strikes(Fault::Leave) {
             return Some(call.await);
         }
@@ -139,6 +159,15 @@ impl Context {
             Poll::Pending
         })
         .await
+    }
+}
+
+/// A task that has not ended.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -206,10 +235,10 @@ async fn run(mut context: Context, clock: DrivenClock) {
     for (name, work) in work.filter(|(name, _)| kinds.contains(name)) {
         for _ in 0..context.plan.tasks {
             context.tasks.fetch_add(1, Ordering::Relaxed);
-            let (tasks, work) = (Arc::clone(&context.tasks), work(context.clone()));
+            let (counted, work) = (Counted(Arc::clone(&context.tasks)), work(context.clone()));
             let task = async move {
                 work.await;
-                tasks.fetch_sub(1, Ordering::Relaxed);
+                drop(counted);
             };
             context.runtime.spawn(context.program, name, task);
         }

@@ -5,6 +5,7 @@ mod program;
 mod sleep;
 
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
@@ -33,6 +34,19 @@ type Action = Box<dyn FnOnce(&Runtime) + Send>;
 /// How many polls may follow each other without any time passing.
 const MOST_AT_ONCE: u64 = 2_000_000;
 
+/// What a waker says that panics, as wakers of programs may.
+pub(crate) const WAKER_PANIC: &str = "a waker of the simulation";
+
+thread_local! {
+    /// Whether a task or a timer of a process runs, and not the simulation itself.
+    static RUNS_PROGRAM: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic of a waker is one of a process.
+pub(crate) fn may_panic() -> bool {
+    RUNS_PROGRAM.get() && !std::thread::panicking()
+}
+
 /// A runtime; clones are one and the same.
 #[derive(Clone)]
 pub(crate) struct Runtime {
@@ -60,6 +74,8 @@ struct State {
 struct Slot {
     program: ProgramId,
     name: &'static str,
+    /// Whether it is one of the library.
+    is_engine: bool,
     task: Option<Task>,
     waker: Arc<Ready>,
 }
@@ -264,10 +280,15 @@ impl Runtime {
         name: &'static str,
         task: impl Future<Output = ()> + Send + 'static,
     ) {
-        self.spawn_boxed(program, name, Box::pin(task));
+        self.spawn_task(program, (name, false), Box::pin(task));
     }
 
+    /// The same with a task of the library.
     pub(crate) fn spawn_boxed(&self, program: ProgramId, name: &'static str, task: Task) {
+        self.spawn_task(program, (name, true), task);
+    }
+
+    fn spawn_task(&self, program: ProgramId, (name, is_engine): (&'static str, bool), task: Task) {
         let mut state = self.shared.lock();
         if !state.programs[program.0].alive {
             drop(state);
@@ -284,6 +305,7 @@ impl Runtime {
         let slot = Slot {
             program,
             name,
+            is_engine,
             task: Some(task),
             waker,
         };
@@ -365,15 +387,21 @@ impl Runtime {
         };
         slot.waker.queued.store(false, Ordering::Release);
         let waker = Waker::from(Arc::clone(&slot.waker));
-        let name = slot.name;
+        let (name, is_engine) = (slot.name, slot.is_engine);
         drop(state);
+        RUNS_PROGRAM.set(true);
         let polled = catch_unwind(AssertUnwindSafe(|| {
             task.as_mut().poll(&mut Context::from_waker(&waker))
         }));
+        RUNS_PROGRAM.set(false);
         let ended = match polled {
             Ok(polled) => polled.is_ready(),
             Err(panic) => {
-                self.violate("no task panics", format!("{name}: {}", words(&*panic)));
+                let words = words(&*panic);
+                // Who wakes another task of the program may meet its panic.
+                if is_engine || words != WAKER_PANIC {
+                    self.violate("no task panics", format!("{name}: {words}"));
+                }
                 true
             }
         };
@@ -418,8 +446,15 @@ impl Runtime {
             .is_some_and(|((at, _), _)| *at <= now);
         let event = due.then(|| state.events.pop_first()).flatten();
         drop(state);
-        for (clock, local) in clocks {
-            clock.advance_to(local);
+        RUNS_PROGRAM.set(true);
+        let advanced = catch_unwind(AssertUnwindSafe(|| {
+            for (clock, local) in clocks {
+                clock.advance_to(local);
+            }
+        }));
+        RUNS_PROGRAM.set(false);
+        if let Err(panic) = advanced {
+            self.violate("no task panics", format!("a timer: {}", words(&*panic)));
         }
         if let Some((_, action)) = event {
             action(self);

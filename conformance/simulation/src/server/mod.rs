@@ -10,6 +10,7 @@ use lockapi::driver::{Rows, Script};
 use lockapi::suite::simulation::{Request, Server as Model};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::judges::{Judges, Turn};
 use crate::plan::{Fault, Plan};
 use crate::runtime::{ProgramId, Runtime, Time};
 
@@ -21,13 +22,14 @@ type Answer = oneshot::Sender<Result<Rows, Failure>>;
 
 /// What a client sends.
 pub(crate) enum Message {
-    Call(Request),
+    Call(Request, Option<Turn>),
     Script(Script),
 }
 
 /// A statement that a session runs.
 struct Running {
     request: Request,
+    turn: Option<Turn>,
     answer: Answer,
     number: u64,
 }
@@ -48,6 +50,9 @@ struct Session {
 #[derive(Default)]
 struct State {
     model: Model,
+    judges: Judges,
+    /// Those of a standby that receives what was committed.
+    following: Option<Judges>,
     sessions: BTreeMap<u64, Session>,
     next: u64,
     /// How far the clock was set ahead, in microseconds.
@@ -124,10 +129,10 @@ impl Server {
         *self.lock().struck.entry(fault.name()).or_default() += 1;
     }
 
-    /// How many statements it ran, and which faults had an effect how often.
-    pub(crate) fn figures(&self) -> (u64, BTreeMap<&'static str, u64>) {
+    /// How many statements it ran, how much its judges saw, and which faults had an effect how often.
+    pub(crate) fn figures(&self) -> (u64, u64, BTreeMap<&'static str, u64>) {
         let state = self.lock();
-        (state.calls, state.struck.clone())
+        (state.calls, state.judges.judged(), state.struck.clone())
     }
 
     /// How many sessions there are.
@@ -143,7 +148,9 @@ impl Server {
     // What happens to it.
 
     pub(crate) fn set_clock(&self, by: i64) {
-        self.lock().set_ahead += by;
+        let mut state = self.lock();
+        state.set_ahead += by;
+        state.judges.set_clock(by);
     }
 
     pub(crate) fn set_unreachable(&self, unreachable: bool) {
@@ -176,14 +183,38 @@ impl Server {
 
     /// It is lost, and its standby takes over: all sessions end.
     pub(crate) fn fail_over(&self) {
+        self.end_all();
+        let now = self.runtime.now();
+        let mut state = self.lock();
+        let at = clock(&state, now);
+        let State { model, judges, .. } = &mut *state;
+        model.fail_over(at);
+        judges.forget(model.state().jobs(), now);
+    }
+
+    fn end_all(&self) {
         let sessions: Vec<_> = self.lock().sessions.keys().copied().collect();
         for session in sessions {
             self.end(session, Some("57P01"));
         }
+    }
+
+    /// From now on its standby has what was committed before anything is answered, but for what nobody waits for.
+    pub(crate) fn follow(&self) {
+        self.lock().replicate();
+    }
+
+    /// It is lost, and the standby that follows takes over.
+    pub(crate) fn promote(&self) {
+        let Some(following) = self.lock().following.take() else {
+            return;
+        };
+        self.end_all();
         let now = self.runtime.now();
         let mut state = self.lock();
         let at = clock(&state, now);
         state.model.fail_over(at);
+        state.judges = following;
     }
 
     /// Ends one session.
@@ -208,6 +239,22 @@ impl Server {
         drop(state);
         for session in sessions {
             self.leave(session);
+        }
+    }
+}
+
+impl State {
+    /// The standby receives all that was committed.
+    fn replicate(&mut self) {
+        self.model.cut_replication();
+        self.following = Some(self.judges.clone());
+    }
+
+    /// A statement was committed: what comes later carries it along, and nobody waits for some.
+    fn committed(&mut self, name: &str, received: bool) {
+        let waits = name != "queue.admit" && !name.starts_with("mutex.");
+        if self.following.is_some() && (waits || received) {
+            self.replicate();
         }
     }
 }

@@ -121,14 +121,14 @@ impl Server {
         if !self.lock().sessions.contains_key(&session) {
             return;
         }
-        let request = match message {
+        let (request, turn) = match message {
             Message::Script(script) => {
                 if script == Script::Listen {
                     self.lock().model.listen(session);
                 }
                 return self.answer(session, answer, Ok(Rows::new()));
             }
-            Message::Call(request) => request,
+            Message::Call(request, turn) => (request, turn),
         };
         if self.strikes(Fault::Refusal) {
             let code = self
@@ -149,6 +149,7 @@ impl Server {
         if let Some(it) = state.sessions.get_mut(&session) {
             it.running = Some(Running {
                 request,
+                turn,
                 answer,
                 number,
             });
@@ -180,6 +181,7 @@ impl Server {
         let at = clock(&state, now);
         let State {
             model,
+            judges,
             sessions,
             calls,
             ..
@@ -195,7 +197,14 @@ impl Server {
             return;
         };
         *calls += 1;
+        let jobs = model.state().jobs();
+        let call = (running.request.name(), running.turn.as_ref());
+        if let Err((promise, what)) = judges.ran(jobs, call, (now, at)) {
+            self.runtime.violate(promise, what);
+        }
         let abandoned = it.abandoned;
+        let received = state.following.is_some() && self.runtime.happens(0.3);
+        state.committed(running.request.name(), received);
         drop(state);
         self.answer(session, running.answer, Ok(rows));
         if abandoned {

@@ -142,12 +142,13 @@ impl Queues {
             // The next claim that finds nothing meets the error as well.
             if let Ok(admitted) = &answer {
                 topic.admitted(&queues.timer, begun, admitted);
-                if admitted.jobs > 0 {
-                    topic.bump();
-                }
             }
             if topic.end_admission() && answer.is_ok() && topic.begin_admission() {
                 queues.admit(&topic, admission);
+            }
+            // Last, because it runs wakers.
+            if answer.is_ok_and(|admitted| admitted.jobs > 0) {
+                topic.bump();
             }
         });
     }

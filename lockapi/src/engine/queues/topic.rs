@@ -14,6 +14,7 @@ use super::groups::Admission;
 use super::limiting::Gate;
 
 use crate::engine::clock::Time;
+use crate::engine::contained;
 use crate::engine::timer::Timer;
 use crate::queue::in_transaction::LOW_FIRST;
 use crate::queue::{CompletedAndClaimed, Floor, Name, Priority, SearchBelowFloors, SearchResult};
@@ -124,7 +125,7 @@ impl Topic {
             if self.generation() != seen {
                 return;
             }
-            changed.await;
+            contained(changed).await;
         }
     }
 
@@ -333,6 +334,7 @@ mod tests {
 
     use super::*;
     use crate::engine::clock::Clock;
+    use crate::engine::is_woken_beside_a_panic;
     use crate::queue::{Claimed, Headers, Ticket};
 
     /// The answer to a claim that found this number of jobs.
@@ -429,5 +431,13 @@ mod tests {
         topic.claim_lost(2, start + lease, &mails);
         topic.looked(start + lease * 2, &Arc::default());
         assert!(topic.lost().is_empty(), "one that takes all has");
+    }
+
+    #[test]
+    fn waker_that_panics_keeps_no_claim_from_being_woken() {
+        let topic = Topic::default();
+        let seen = topic.generation();
+        let waits = (topic.arrival(seen), topic.arrival(seen));
+        assert!(is_woken_beside_a_panic(waits.0, waits.1, || topic.bump()));
     }
 }

@@ -48,6 +48,16 @@ pub(super) struct Groups {
     rates: FxHashMap<(Name, String), (i64, i64)>,
 }
 
+/// How the groups of a queue are limited, as it was set.
+#[cfg(feature = "suite")]
+#[derive(Clone, Copy, Debug)]
+pub struct GroupRule {
+    /// That of each group.
+    pub limit: LimitRow,
+    /// Whether their jobs run in order.
+    pub ordered: bool,
+}
+
 /// How many more jobs of a group may be admitted.
 struct Room {
     jobs: i64,
@@ -167,6 +177,26 @@ impl Parked {
             later.next().map(|(_, due, _)| *due)
         };
         (0..4).filter_map(of).min()
+    }
+}
+
+#[cfg(feature = "suite")]
+impl Jobs {
+    /// How the groups of a queue are limited; `None` where that was never set.
+    #[must_use]
+    pub fn group_rule(&self, queue: &Name) -> Option<GroupRule> {
+        let rule = self.groups.rules.get(queue)?;
+        Some(GroupRule {
+            limit: rule.limit,
+            ordered: rule.ordered,
+        })
+    }
+
+    /// The limit of a group of its own.
+    #[must_use]
+    pub fn group_limit(&self, queue: &Name, group: &str) -> Option<LimitRow> {
+        let key = (queue.clone(), group.to_owned());
+        self.groups.limits.get(&key).copied()
     }
 }
 

@@ -170,6 +170,13 @@ impl Jobs {
         Some((limit.row, i64::try_from(held).unwrap_or(i64::MAX)))
     }
 
+    /// The limit of a queue, as it was set.
+    #[cfg(feature = "suite")]
+    #[must_use]
+    pub fn queue_limit(&self, queue: &Name) -> Option<LimitRow> {
+        self.limits.get(queue).map(|limit| limit.row)
+    }
+
     pub(crate) fn is_limited(&self, take: &Take) -> bool {
         let queue = Name {
             namespace: take.namespace.clone(),

@@ -9,13 +9,19 @@ mod listing;
 mod manage;
 mod progress;
 mod result;
+#[cfg(feature = "suite")]
+mod sight;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
+#[cfg(feature = "suite")]
+pub use groups::GroupRule;
 pub(super) use job::{Ended, LiveJob, Running, Status};
+#[cfg(feature = "suite")]
+pub use sight::Sight;
 
 use super::operations::{
     Ack, Claimed, CompleteAndClaim, Floor, NEVER, Name, NewJob, PushKeyed, SearchBelowFloors,

@@ -1,0 +1,395 @@
+//! Whether the server keeps the limits of queues and groups: what they promise is computed a second time, from the rows of the
+//! jobs before and after each statement and the server's time.
+
+mod meter;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lockapi::suite::queue::{Jobs, LimitRow, Name, Sight};
+use rustc_hash::FxHashMap;
+
+use crate::runtime::Time;
+use meter::{Meter, Moment, Rate};
+
+/// A promise that was broken, and how.
+pub(crate) type Broken = (&'static str, String);
+
+/// An admission is about to run: of a queue, and how many groups it may look at.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn {
+    pub(crate) queue: Name,
+    pub(crate) groups: i64,
+}
+
+/// For each group a turn admits so many jobs at most, of all groups together.
+const JOBS_A_GROUP: i64 = 4;
+
+/// A queue, and a group in it.
+type Place = usize;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    queue: Place,
+    /// Its group, if it has one.
+    group: Option<Place>,
+    parked: Option<i64>,
+    attempt: i64,
+    delivery: Option<(i64, i64)>,
+}
+
+#[derive(Clone, Default)]
+struct Group {
+    meter: Meter,
+    /// How many turns have passed it over, one after the other.
+    passed: i64,
+    /// How many of its jobs are admitted.
+    admitted: i64,
+}
+
+/// The judges; the server has them, and they see all that it does.
+#[derive(Clone, Default)]
+pub(crate) struct Judges {
+    jobs: FxHashMap<i64, Seen>,
+    names: Vec<(Name, String)>,
+    places: FxHashMap<(Name, String), Place>,
+    groups: BTreeMap<Place, Group>,
+    queues: BTreeMap<Place, Meter>,
+    /// How far the clock was set ahead in all, in microseconds.
+    ahead: i64,
+    /// How many admissions and deliveries were judged.
+    judged: u64,
+}
+
+/// What a statement did.
+#[derive(Default)]
+struct Events {
+    /// Jobs that were admitted, by group.
+    admitted: BTreeMap<Place, i64>,
+    /// Deliveries that took a permit of their queue, and those that took a place.
+    permits: BTreeMap<Place, i64>,
+    places: BTreeSet<Place>,
+}
+
+impl Seen {
+    fn is(self, sight: &Sight<'_>) -> bool {
+        let now = (sight.parked, sight.attempt, sight.delivery);
+        (self.parked, self.attempt, self.delivery) == now
+    }
+}
+
+impl Events {
+    /// What has become of a job.
+    fn add(&mut self, before: Option<Seen>, job: Seen, clock: i64) {
+        if let Some(group) = job.group
+            && job.parked.is_none()
+            && before.is_none_or(|it| it.parked.is_some() || it.group != job.group)
+        {
+            *self.admitted.entry(group).or_default() += 1;
+        }
+        let Some((token, until)) = job.delivery else {
+            return;
+        };
+        let former = before.and_then(|it| it.delivery);
+        // What a claim took whose answer was lost is claimed again in the same attempt.
+        let again = before.is_some_and(|it| it.attempt == job.attempt);
+        if former.is_none_or(|(former, _)| former != token) && !again {
+            *self.permits.entry(job.queue).or_default() += 1;
+        }
+        if until > clock && former.is_none_or(|(_, until)| until <= clock) {
+            self.places.insert(job.queue);
+        }
+    }
+}
+
+impl Judges {
+    /// How much was judged.
+    pub(crate) fn judged(&self) -> u64 {
+        self.judged
+    }
+
+    /// The server's clock is set.
+    pub(crate) fn set_clock(&mut self, by: i64) {
+        self.ahead += by.max(0);
+        if by < 0 {
+            self.meters().for_each(Meter::stall);
+        }
+    }
+
+    /// The server is another one, which may have forgotten what was done last.
+    pub(crate) fn forget(&mut self, jobs: &Jobs, now: Time) {
+        let at = self.moment(now);
+        self.meters().for_each(|meter| meter.forget(at));
+        for group in self.groups.values_mut() {
+            group.passed = 0;
+        }
+        self.look(jobs, i64::MAX);
+        self.read_rates(jobs);
+    }
+
+    fn meters(&mut self) -> impl Iterator<Item = &mut Meter> {
+        let groups = self.groups.values_mut().map(|group| &mut group.meter);
+        groups.chain(self.queues.values_mut())
+    }
+
+    fn moment(&self, now: Time) -> Moment {
+        let micros = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
+        Moment {
+            longest: (micros + self.ahead) * 1000,
+            shortest: micros * 1000,
+        }
+    }
+
+    /// A statement has run at a time of the server's clock.
+    pub(crate) fn ran(
+        &mut self,
+        jobs: &Jobs,
+        (name, turn): (&'static str, Option<&Turn>),
+        (now, clock): (Time, i64),
+    ) -> Result<(), Broken> {
+        if !name.starts_with("queue.") && !name.starts_with("schedule.") {
+            return Ok(());
+        }
+        let at = self.moment(now);
+        let due = turn.map(|turn| self.due(jobs, turn, at, clock));
+        let events = self.look(jobs, clock);
+        if name.starts_with("queue.set_") {
+            self.read_rates(jobs);
+        }
+        let mut broken = self.groups_keep(jobs, name, &events, at);
+        broken = broken.or_else(|| self.queues_keep(jobs, &events, at, clock));
+        if let (Some(turn), Some(due)) = (turn, due) {
+            broken = broken.or_else(|| self.turns_are_fair(jobs, turn, &due, &events, at));
+        }
+        broken.map_or(Ok(()), Err)
+    }
+
+    fn place(&mut self, queue: &Name, group: &str) -> Place {
+        let key = (queue.clone(), group.to_owned());
+        if let Some(place) = self.places.get(&key) {
+            return *place;
+        }
+        let place = self.names.len();
+        self.names.push(key.clone());
+        self.places.insert(key, place);
+        if group.is_empty() {
+            self.queues.insert(place, Meter::default());
+        } else {
+            self.groups.insert(place, Group::default());
+        }
+        place
+    }
+
+    /// Notes what the jobs are now, and what has become of them.
+    fn look(&mut self, jobs: &Jobs, clock: i64) -> Events {
+        let mut events = Events::default();
+        let mut there = 0;
+        for sight in jobs.sights() {
+            there += 1;
+            let before = self.jobs.get(&sight.id).copied();
+            let same = before.filter(|it| it.is(&sight));
+            let seen = match same {
+                Some(seen) if self.is_in(seen, &sight) => continue,
+                _ => self.seen(&sight),
+            };
+            events.add(before, seen, clock);
+            self.count(before, -1);
+            self.count(Some(seen), 1);
+            self.jobs.insert(sight.id, seen);
+        }
+        if self.jobs.len() > there {
+            let left: BTreeSet<_> = jobs.sights().map(|sight| sight.id).collect();
+            let gone = self.jobs.iter().filter(|(id, _)| !left.contains(id));
+            let gone: Vec<_> = gone.map(|(id, seen)| (*id, *seen)).collect();
+            for (id, seen) in gone {
+                self.count(Some(seen), -1);
+                self.jobs.remove(&id);
+            }
+        }
+        events
+    }
+
+    /// Counts what is admitted.
+    fn count(&mut self, seen: Option<Seen>, by: i64) {
+        if let Some(seen) = seen.filter(|seen| seen.parked.is_none())
+            && let Some(group) = seen.group.and_then(|group| self.groups.get_mut(&group))
+        {
+            group.admitted += by;
+        }
+    }
+
+    fn seen(&mut self, sight: &Sight<'_>) -> Seen {
+        let group = Some(sight.group).filter(|group| !group.is_empty());
+        Seen {
+            queue: self.place(sight.queue, ""),
+            group: group.map(|group| self.place(sight.queue, group)),
+            parked: sight.parked,
+            attempt: sight.attempt,
+            delivery: sight.delivery,
+        }
+    }
+
+    /// Whether it is in the same group as before.
+    fn is_in(&self, known: Seen, sight: &Sight<'_>) -> bool {
+        known.group.map_or("", |group| &*self.names[group].1) == sight.group
+    }
+
+    fn read_rates(&mut self, jobs: &Jobs) {
+        for (place, group) in &mut self.groups {
+            let (queue, name) = &self.names[*place];
+            group.meter.set(Rate::of(limit(jobs, queue, name).0));
+        }
+        for (place, meter) in &mut self.queues {
+            let row = jobs.queue_limit(&self.names[*place].0);
+            meter.set(row.and_then(Rate::of));
+        }
+    }
+
+    /// No more jobs of a group are admitted than its limit, and no faster than its rate.
+    fn groups_keep(
+        &mut self,
+        jobs: &Jobs,
+        name: &str,
+        events: &Events,
+        at: Moment,
+    ) -> Option<Broken> {
+        for (place, admitted) in &events.admitted {
+            self.judged += 1;
+            let (queue, key) = &self.names[*place];
+            let of = format!("{admitted} of {key} in {} by {name}", queue.queue);
+            let (row, most) = limit(jobs, queue, key);
+            let running = self.admitted(*place);
+            if running > most || name != "queue.admit" {
+                let what = format!("{of}: {running} are, and {most} may be");
+                return Some(("no more of a group are admitted than its limit", what));
+            }
+            let meter = &mut self.groups.get_mut(place)?.meter;
+            meter.set(Rate::of(row));
+            if let Some(what) = meter.take(*admitted, at) {
+                return Some(("rates of groups hold", format!("{of}: {what}")));
+            }
+        }
+        None
+    }
+
+    /// No more jobs of a queue run than its limit, and none is claimed faster than its rate.
+    fn queues_keep(
+        &mut self,
+        jobs: &Jobs,
+        events: &Events,
+        at: Moment,
+        clock: i64,
+    ) -> Option<Broken> {
+        for place in &events.places {
+            self.judged += 1;
+            let queue = &self.names[*place].0;
+            let most = jobs.queue_limit(queue).and_then(|row| row.running);
+            let of_queue = self.jobs.values().filter(|job| job.queue == *place);
+            let held = of_queue.filter(|job| job.delivery.is_some_and(|(_, until)| until > clock));
+            let held = i64::try_from(held.count()).unwrap_or(i64::MAX);
+            if let Some(most) = most.filter(|most| held > *most) {
+                let what = format!("{held} of {} run, and {most} may", queue.queue);
+                return Some(("no more of a queue run than its limit", what));
+            }
+        }
+        for (place, permits) in &events.permits {
+            let queue = &self.names[*place].0;
+            let row = jobs.queue_limit(queue);
+            let meter = self.queues.get_mut(place)?;
+            meter.set(row.and_then(Rate::of));
+            if let Some(what) = meter.take(*permits, at) {
+                return Some(("rates of queues hold", format!("{}: {what}", queue.queue)));
+            }
+        }
+        None
+    }
+
+    fn admitted(&self, place: Place) -> i64 {
+        self.groups.get(&place).map_or(0, |group| group.admitted)
+    }
+
+    /// The groups that have a job which is due, before a turn, and whether they have room and a permit for it.
+    fn due(&self, jobs: &Jobs, turn: &Turn, at: Moment, clock: i64) -> BTreeMap<Place, bool> {
+        let ordered = jobs
+            .group_rule(&turn.queue)
+            .is_some_and(|rule| rule.ordered);
+        let mut due = BTreeMap::new();
+        let mut heads = FxHashMap::<Place, (i64, i64)>::default();
+        for (id, job) in &self.jobs {
+            let (Some(place), Some(at)) = (job.group, job.parked) else {
+                continue;
+            };
+            if self.names[place].0 != turn.queue {
+                continue;
+            }
+            if at <= clock {
+                due.insert(place, true);
+            }
+            let head = heads.entry(place).or_insert((*id, at));
+            *head = (*head).min((*id, at));
+        }
+        // In an ordered queue the first is next.
+        for (place, is_next) in due.iter_mut().filter(|_| ordered) {
+            *is_next = heads.get(place).is_some_and(|(_, at)| *at <= clock);
+        }
+        for (place, is_next) in &mut due {
+            let (queue, key) = &self.names[*place];
+            let room = self.admitted(*place) < limit(jobs, queue, key).1;
+            let group = self.groups.get(place);
+            *is_next &= room && group.is_some_and(|group| group.meter.has_permit(at));
+        }
+        due
+    }
+
+    /// All groups have their turns, one after the other: a group that has a job which may be admitted is passed over only
+    /// as often as the others before it need turns.
+    fn turns_are_fair(
+        &mut self,
+        jobs: &Jobs,
+        turn: &Turn,
+        due: &BTreeMap<Place, bool>,
+        events: &Events,
+        at: Moment,
+    ) -> Option<Broken> {
+        let names = self.names.iter();
+        let all = names.filter(|(queue, group)| *queue == turn.queue && !group.is_empty());
+        let (mut others, mut largest) = (-1, 1);
+        for (queue, group) in all {
+            others += 1;
+            largest = largest.max(limit(jobs, queue, group).1);
+        }
+        let many = turn.groups.min(turn.groups * JOBS_A_GROUP / largest).max(1);
+        let bound = others / many;
+        for (place, is_next) in due {
+            let group = self.groups.get_mut(place)?;
+            if bound == 0 {
+                group.meter.looked(at);
+            }
+            if events.admitted.contains_key(place) {
+                group.passed = 0;
+            } else if *is_next {
+                group.passed += 1;
+            }
+            if group.passed > bound {
+                let (queue, key) = &self.names[*place];
+                let what = format!(
+                    "{key} of {} was passed over {} times, and {bound} may be",
+                    queue.queue, group.passed
+                );
+                let what = format!("{what}: {:?}", group.meter);
+                return Some(("no group is passed over", what));
+            }
+        }
+        None
+    }
+}
+
+/// The limit of a group: its own, or what that does not say as in other groups; and how many of its jobs may run.
+fn limit(jobs: &Jobs, queue: &Name, group: &str) -> (LimitRow, i64) {
+    let rule = jobs.group_rule(queue);
+    let of_queue = rule.map(|rule| rule.limit).unwrap_or_default();
+    let own = jobs.group_limit(queue, group).unwrap_or_default();
+    let rate = if own.step.is_some() { own } else { of_queue };
+    let most = own.running.or(of_queue.running).unwrap_or(1);
+    let ordered = rule.is_some_and(|rule| rule.ordered);
+    (rate, if ordered { most.min(1) } else { most })
+}
