@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 use rustc_hash::FxHashMap;
 use tokio::sync::Semaphore;
 
+use crate::engine::contained;
 use crate::sync::{Mutex, MutexGuard};
 
 /// The queues that are not empty.
@@ -82,7 +83,7 @@ impl<K: Eq + Hash> Position<'_, K> {
     /// Runs `work` once everybody who came before has left.
     pub(crate) async fn first<T>(&self, work: impl Future<Output = T>) -> T {
         // It is never closed: that would let everybody in at once.
-        let _first = self.first.acquire().await;
+        let _first = contained(self.first.acquire()).await;
         work.await
     }
 }

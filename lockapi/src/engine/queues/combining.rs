@@ -15,6 +15,7 @@ use super::exchange::Taken;
 use super::handle::Handle;
 use crate::engine::batcher::ended;
 use crate::engine::clock::Time;
+use crate::engine::contained;
 use crate::error::Result;
 use crate::queue::{Claim, MAX_CLAIM, POLL, Waiting};
 
@@ -139,7 +140,10 @@ impl Handle {
     /// Claims together with others that wait.
     pub(super) async fn claim_together(self: &Arc<Self>, claim: &Claim) -> Result<Taken> {
         let answer = self.join_waiting(claim);
-        answer.await.unwrap_or_else(|_| Err(ended("claim")))
+        // A waker that panics keeps no other caller from its answer.
+        contained(answer)
+            .await
+            .unwrap_or_else(|_| Err(ended("claim")))
     }
 
     fn join_waiting(self: &Arc<Self>, claim: &Claim) -> oneshot::Receiver<Result<Taken>> {
