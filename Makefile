@@ -1,5 +1,5 @@
 .POSIX:
-.PHONY: help demo browser operators check lint lint-all test test-rest matrix simulate fuzz interleavings torture failover mutants packages semver bench
+.PHONY: help demo browser operators check lint lint-all test test-rest matrix simulate fuzz interleavings torture failover mutants packages semver bench peers
 
 CARGO = cargo
 # Options of the demo, such as ARGS='--workers 20 --kill 5', of the simulation and of torture, such as
@@ -50,6 +50,7 @@ help:
 	@echo 'make packages   checks the dependencies of the crates, and whether they can be published'
 	@echo 'make semver     what has changed in the public interfaces since BASELINE, a commit or a tag'
 	@echo 'make bench      operations per second, beside the bare drivers and other libraries'
+	@echo 'make peers      jobs per second, beside pgmq, graphile-worker and awa'
 	@echo
 	@echo 'They install what is missing on Debian and Ubuntu, and say what to install elsewhere. The'
 	@echo 'PostgreSQL servers they use are their own, and are removed in the end.'
@@ -148,3 +149,7 @@ semver:
 bench:
 	@sh .ci/deps.sh demo
 	$(CARGO) bench -p lockapi-conformance
+
+peers:
+	@sh .ci/deps.sh demo
+	cd conformance/peers && $(CARGO) run --release

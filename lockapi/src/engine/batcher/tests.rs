@@ -499,7 +499,8 @@ async fn callers_that_wait_share_a_claim() {
     queue.push_all(jobs.collect()).await.unwrap();
     assert_eq!(callers.join_all().await, [1; CALLERS]);
     let claims = runs.sent(CLAIM).len() - before;
-    assert!(claims <= 20, "{claims} claims for {CALLERS} jobs");
+    // On a busy machine they wake one after the other.
+    assert!(claims <= CALLERS / 3, "{claims} claims for {CALLERS} jobs");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
