@@ -57,7 +57,8 @@ pub(crate) async fn dead_letters(
 /// Whether jobs of a queue wait.
 pub(crate) async fn waiting(backend: &dyn Backend, queue: &str) -> Result<bool, Error> {
     let counted = backend.queue(queue)?.statistics().await?;
-    Ok(counted.ready.count + counted.delayed.count > 0)
+    // Those that run are counted with those that are due, and a count ends at a bound.
+    Ok(counted.ready.more || counted.ready.count + counted.delayed.count > 0)
 }
 
 /// What is kept of a limit.

@@ -270,6 +270,9 @@ async fn change(
     written: &Written,
     job: &JobDetails,
 ) -> Result<Outcome, Refusal> {
+    if !waits(job) {
+        return Ok(waits_no_more(job));
+    }
     if hash(job) != written.seen {
         return Err(Refusal::Changed);
     }
@@ -286,16 +289,19 @@ async fn change(
             Err(Refusal::Wrong(why.to_owned()))
         }
         Ok(now) if waits(&now) => Err(Refusal::Changed),
-        Ok(now) => {
-            let state = now.job.state;
-            let told = format!("job {id} is {state}: it does not wait any more, and is as it was");
-            Ok(Outcome::Absent(told))
-        }
+        Ok(now) => Ok(waits_no_more(&now)),
         Err(error) if error.kind() == ErrorKind::Invalid => {
             Ok(Outcome::Absent(format!("job {id} is not there any more")))
         }
         Err(error) => Err(Refusal::Failed(error)),
     }
+}
+
+fn waits_no_more(job: &JobDetails) -> Outcome {
+    let (id, state) = (job.job.id, job.job.state);
+    Outcome::Absent(format!(
+        "job {id} is {state}: it does not wait any more, and is as it was"
+    ))
 }
 
 /// What the job is now, and what was written into the form that showed something else.
@@ -338,6 +344,11 @@ pub(super) async fn act(
     };
     let job = match read(&shared, &written.name, &written.id).await {
         Ok(job) => job,
+        Err(error) if error.kind() == ErrorKind::Invalid && written.id.parse::<i64>().is_ok() => {
+            let outcome = Outcome::Absent(error.to_string());
+            let address = format!("queue?{}", encoded(&[("name", &*written.name)]));
+            return ended(&visit, ("queues", &address), &outcome);
+        }
         Err(error) => return markup::failed(&visit, "queues", &error),
     };
     let changed = change(&shared, &visit, &written, &job).await;

@@ -71,8 +71,20 @@ struct Going {
     queue: String,
 }
 
+impl Going {
+    /// Nothing was begun.
+    fn forget(mut self) {
+        let queue = std::mem::take(&mut self.queue);
+        self.shared.errands.all().remove(&queue);
+    }
+}
+
 impl Drop for Going {
     fn drop(&mut self) {
+        // No queue is called so: it was forgotten, and another one may have begun.
+        if self.queue.is_empty() {
+            return;
+        }
         let mut all = self.shared.errands.all();
         if let Some((_, outcome @ None)) = all.get_mut(&self.queue) {
             *outcome = Some("it ended early; what was done stays done".to_owned());
@@ -96,11 +108,11 @@ pub(super) async fn run(
     let reason = match action.begin(shared.watch.backend(), reason, by).await {
         Ok(Ok(reason)) => reason,
         Ok(Err(outcome)) => {
-            shared.errands.all().remove(&going.queue);
+            going.forget();
             return Ok(outcome);
         }
         Err(error) => {
-            shared.errands.all().remove(&going.queue);
+            going.forget();
             return Err(error);
         }
     };

@@ -23,6 +23,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 #[cfg(unix)]
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+#[cfg(unix)]
+use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -216,7 +218,10 @@ pub(super) async fn serve(
                 accepted = listener.accept() => break accepted,
             }
         };
-        let full = matches!(&accepted, Err(error) if !is_of_client(error));
+        let failed = matches!(&accepted, Err(error) if !is_of_client(error));
+        let full = matches!(&accepted, Err(error) if is_full(error));
+        // Those that have ended are not waited for below.
+        while tasks.try_join_next().is_some() {}
         // Systems tell that no more files may be open before they look whether anybody waits.
         let waits = full && is_awaited(&listener);
         let closed = waits && connections.close_one();
@@ -234,7 +239,7 @@ pub(super) async fn serve(
                 }
             });
         }
-        if full {
+        if failed {
             let pause = Duration::from_millis(if closed { 1000 } else { 20 });
             tokio::select! {
                 () = &mut stop => return,
@@ -258,6 +263,19 @@ fn is_awaited(listener: &TcpListener) -> bool {
     let mut listener = [PollFd::new(listener, PollFlags::IN)];
     let now = Timespec::default();
     poll(&mut listener, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// Whether no more files may be open, or there is no memory for one.
+#[cfg(unix)]
+fn is_full(error: &io::Error) -> bool {
+    let full = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    Errno::from_io_error(error).is_some_and(|errno| full.contains(&errno))
+}
+
+/// Whether no more files may be open, or there is no memory for one.
+#[cfg(not(unix))]
+fn is_full(error: &io::Error) -> bool {
+    !is_of_client(error)
 }
 
 fn is_of_client(error: &io::Error) -> bool {

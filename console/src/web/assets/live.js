@@ -25,8 +25,12 @@
     return null;
   };
 
+  // What came while nothing was to be replaced.
+  let kept = null;
+
   const show = (text) => {
-    if (paused || busy()) return;
+    kept = paused || busy() ? text : null;
+    if (kept !== null) return;
     const again = focused();
     const scrolled = [...main.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
     const parsed = new DOMParser().parseFromString(text, "text/html");
@@ -68,8 +72,13 @@
     button.addEventListener("click", () => {
       paused = !paused;
       button.setAttribute("aria-pressed", String(paused));
+      if (kept !== null) show(kept);
     });
   }
+  // It is not told again.
+  const later = () => { if (kept !== null) setTimeout(() => { if (kept !== null) show(kept); }); };
+  main.addEventListener("focusout", later);
+  document.addEventListener("selectionchange", later);
   // Nobody looks at a page that is hidden.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) close(); else if (!source) open();

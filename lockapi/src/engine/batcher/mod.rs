@@ -432,6 +432,12 @@ impl Drop for Ended {
     }
 }
 
+/// An answer came, and what was to be told of it panicked.
+pub(crate) fn answer_lost(operation: &'static str) -> Error {
+    let message = "the answer was lost to a panic in this process";
+    Error::new(ErrorKind::Indeterminate, operation, message)
+}
+
 pub(crate) fn ended(operation: &'static str) -> Error {
     Error::new(
         ErrorKind::Unavailable,

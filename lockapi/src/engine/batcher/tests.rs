@@ -481,7 +481,12 @@ async fn callers_that_wait_share_a_claim() {
     let mut callers = JoinSet::new();
     for _ in 0..CALLERS {
         let queue = Arc::clone(&queue);
-        callers.spawn(async move { queue.claim(&waiting()).await.unwrap().len() });
+        callers.spawn(async move {
+            let mut claimed = queue.claim(&waiting()).await.unwrap();
+            let delivery = claimed.pop().unwrap();
+            delivery.ack().await.unwrap();
+            claimed.len()
+        });
     }
     let asked = || -> usize {
         let sent = runs.sent(CLAIM);
@@ -497,7 +502,7 @@ async fn callers_that_wait_share_a_claim() {
     let before = runs.sent(CLAIM).len();
     let jobs = (0..CALLERS).map(|nth| Job::new("work", &nth).unwrap());
     queue.push_all(jobs.collect()).await.unwrap();
-    assert_eq!(callers.join_all().await, [1; CALLERS]);
+    assert_eq!(callers.join_all().await, [0; CALLERS], "one each");
     let claims = runs.sent(CLAIM).len() - before;
     // On a busy machine they wake one after the other.
     assert!(claims <= CALLERS / 3, "{claims} claims for {CALLERS} jobs");
@@ -563,4 +568,46 @@ async fn an_error_of_a_claim_reaches_all_whom_it_was_sent_for() {
     // The next ones are served.
     queue.push(Job::new("work", &1).unwrap()).await.unwrap();
     assert_eq!(first.await.unwrap().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn callers_that_one_answer_has_no_room_for_are_served_in_their_order() {
+    const CALLERS: usize = 24;
+    let (backend, database, runs) = connect();
+    let queue = backend.queue("work").unwrap();
+    let other = database.connect().await.unwrap().queue("work").unwrap();
+    let (arrived, arrivals) = channel();
+    let (open, gate) = channel();
+    runs.add(CLAIM, Run::Gate(arrived, gate));
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut callers = JoinSet::new();
+    for nth in 0..=CALLERS {
+        let (queue, order) = (Arc::clone(&queue), Arc::clone(&order));
+        callers.spawn(async move {
+            let delivery = queue.claim(&waiting()).await.unwrap().remove(0);
+            let job: (usize, String) = delivery.decode().unwrap();
+            order.lock().unwrap().push((job.0, nth));
+            delivery.ack().await.unwrap();
+        });
+        if nth == 0 {
+            arrivals.recv().unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Nine of them are as many as one answer may have.
+    let large = "x".repeat(1_000_000);
+    for nth in 0..=CALLERS {
+        let job = Job::new("work", &(nth, &large)).unwrap();
+        other.push(job).await.unwrap();
+    }
+    open.send(()).unwrap();
+    while let Some(ended) = callers.join_next().await {
+        ended.unwrap();
+    }
+    let mut order = order.lock().unwrap().clone();
+    order.sort_unstable();
+    let expected: Vec<_> = (0..=CALLERS).map(|nth| (nth, nth)).collect();
+    assert_eq!(order, expected);
+    let claims = runs.sent(CLAIM).len();
+    assert!((4..=8).contains(&claims), "{claims} claims");
 }

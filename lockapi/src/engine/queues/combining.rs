@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::exchange::Taken;
 use super::handle::Handle;
-use crate::engine::batcher::ended;
+use crate::engine::batcher::answer_lost;
 use crate::engine::clock::Time;
 use crate::engine::contained;
 use crate::error::Result;
@@ -21,6 +21,9 @@ use crate::queue::{Claim, MAX_CLAIM, POLL, Waiting};
 
 /// For how many kinds of claims it is remembered that nothing was found.
 const MOST_KINDS: usize = 64;
+
+/// With fewer callers nobody looks for those that have left.
+const SWEEP: usize = 1024;
 
 /// What claims have in common that are sent together.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -54,6 +57,8 @@ enum Sent {
 struct Line {
     waiting: VecDeque<WaitingClaim>,
     sent: Sent,
+    /// With how many waiting callers it is looked for those that have left.
+    swept_at: usize,
     /// When one was last sent that found nothing, and how much had arrived before.
     found_nothing: Option<(Time, u64)>,
 }
@@ -69,21 +74,33 @@ impl Line {
         self.sent == Sent::No && self.waiting.is_empty()
     }
 
-    /// Takes as many of those that still wait as one claim may serve.
-    fn take(&mut self) -> Vec<WaitingClaim> {
-        let (mut taken, mut most) = (Vec::new(), 0);
-        while let Some(next) = self.waiting.front() {
-            if !taken.is_empty() && most + next.most > MAX_CLAIM {
+    /// Takes as many of those that still wait as one claim may serve, and those that have left.
+    fn take(&mut self) -> (Vec<WaitingClaim>, Vec<WaitingClaim>) {
+        let (mut taken, mut left, mut most) = (Vec::new(), Vec::new(), 0);
+        while let Some(next) = self.waiting.pop_front() {
+            if next.answer.is_closed() {
+                left.push(next);
+            } else if taken.is_empty() || most + next.most <= MAX_CLAIM {
+                most += next.most;
+                taken.push(next);
+            } else {
+                self.waiting.push_front(next);
                 break;
             }
-            let next = self
-                .waiting
-                .pop_front()
-                .filter(|one| !one.answer.is_closed());
-            most += next.as_ref().map_or(0, |one| one.most);
-            taken.extend(next);
         }
-        taken
+        (taken, left)
+    }
+
+    /// Takes those that have left, once there are twice as many callers as the last time.
+    fn sweep(&mut self) -> Vec<WaitingClaim> {
+        if self.waiting.len() < self.swept_at.max(SWEEP) {
+            return Vec::new();
+        }
+        let all = self.waiting.drain(..);
+        let (left, waiting): (Vec<_>, Vec<_>) = all.partition(|one| one.answer.is_closed());
+        self.waiting.extend(waiting);
+        self.swept_at = 2 * self.waiting.len();
+        left
     }
 }
 
@@ -104,6 +121,25 @@ impl Drop for SentClaim {
                 self.handle.send_waiting(&self.kind);
             }
         }
+    }
+}
+
+/// Sends claims. If it panics, those that wait are told so, and later ones begin anew.
+struct Sending<'h> {
+    handle: &'h Handle,
+    kind: &'h Kind,
+    has_ended: bool,
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        let mut claims = self.handle.waiting_claims();
+        let line = claims.0.remove(self.kind);
+        drop(claims);
+        drop(line);
     }
 }
 
@@ -143,7 +179,7 @@ impl Handle {
         // A waker that panics keeps no other caller from its answer.
         contained(answer)
             .await
-            .unwrap_or_else(|_| Err(ended("claim")))
+            .unwrap_or_else(|_| Err(answer_lost("claim")))
     }
 
     fn join_waiting(self: &Arc<Self>, claim: &Claim) -> oneshot::Receiver<Result<Taken>> {
@@ -159,11 +195,14 @@ impl Handle {
             is_repeated: claim.is_repeated(),
             answer: sender,
         });
+        let left = line.sweep();
         let is_first = line.sent == Sent::No;
         if is_first {
             line.sent = Sent::Begun;
         }
         drop(claims);
+        // Wakers of the program are dropped with no lock held.
+        drop(left);
         if is_first {
             self.send_waiting(&kind);
         }
@@ -172,20 +211,31 @@ impl Handle {
 
     /// Sends a claim for those that wait, if there are any, and the next ones as long as they are answered at once.
     fn send_waiting(self: &Arc<Self>, kind: &Kind) {
+        let mut sending = Sending {
+            handle: self,
+            kind,
+            has_ended: false,
+        };
+        self.send_all_waiting(kind);
+        sending.has_ended = true;
+    }
+
+    fn send_all_waiting(self: &Arc<Self>, kind: &Kind) {
         loop {
-            let callers = {
+            let (callers, left) = {
                 let mut claims = self.waiting_claims();
                 let Some(line) = claims.0.get_mut(kind) else {
                     return;
                 };
-                let callers = line.take();
+                let (callers, left) = line.take();
                 line.sent = if callers.is_empty() {
                     Sent::No
                 } else {
                     Sent::Begun
                 };
-                callers
+                (callers, left)
             };
+            drop(left);
             if callers.is_empty() {
                 return;
             }
@@ -240,11 +290,23 @@ impl SentClaim {
                 return;
             }
         };
-        for caller in callers {
+        let found_some = !taken.is_used_up();
+        let mut callers = VecDeque::from(callers);
+        while let Some(caller) = callers.pop_front() {
+            // One answer has only so many bytes: the others are served by the next ones, in their order.
+            if found_some && taken.is_used_up() {
+                callers.push_front(caller);
+                break;
+            }
             let own = taken.first(caller.most);
             if let Err(Ok(own)) = caller.answer.send(Ok(own)) {
                 // It has left: the next ones get them, and what nobody takes is released.
                 taken.put_back(own);
+            }
+        }
+        if let Some(line) = self.handle.waiting_claims().0.get_mut(&self.kind) {
+            for caller in callers.into_iter().rev() {
+                line.waiting.push_front(caller);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Completing and claiming.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
@@ -9,7 +10,7 @@ use super::floors::Floors;
 use super::handle::{Handle, QueueHandle};
 use super::limiting;
 use super::topic::Topic;
-use crate::engine::batcher::{Queued, ended};
+use crate::engine::batcher::{Queued, answer_lost};
 use crate::engine::renewal::deadline;
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::hold::Hold;
@@ -42,7 +43,7 @@ enum Remaining {
 pub(super) struct Unclaimed {
     queues: Arc<Queues>,
     topic: Arc<Topic>,
-    pub(super) jobs: Vec<(Claimed, Arc<Hold>)>,
+    pub(super) jobs: VecDeque<(Claimed, Arc<Hold>)>,
 }
 
 /// What a claim has taken.
@@ -58,11 +59,15 @@ impl Taken {
         none && self.unclaimed.jobs.is_empty()
     }
 
+    /// Whether none of its jobs are left, and there are more to claim at once.
+    pub(super) fn is_used_up(&self) -> bool {
+        matches!(self.remaining, Remaining::More) && self.unclaimed.jobs.is_empty()
+    }
+
     /// Parts with the first of its jobs.
     pub(super) fn first(&mut self, most: usize) -> Self {
         let jobs = &mut self.unclaimed.jobs;
-        let others = jobs.split_off(most.min(jobs.len()));
-        let first = std::mem::replace(jobs, others);
+        let first = jobs.drain(..most.min(jobs.len())).collect();
         Self {
             unclaimed: self.unclaimed.with(first),
             remaining: self.remaining,
@@ -71,14 +76,15 @@ impl Taken {
 
     /// Puts jobs back before its own.
     pub(super) fn put_back(&mut self, mut first: Self) {
-        let mut jobs = std::mem::take(&mut first.unclaimed.jobs);
-        jobs.append(&mut self.unclaimed.jobs);
-        self.unclaimed.jobs = jobs;
+        let first = std::mem::take(&mut first.unclaimed.jobs);
+        for job in first.into_iter().rev() {
+            self.unclaimed.jobs.push_front(job);
+        }
     }
 }
 
 impl Unclaimed {
-    fn with(&self, jobs: Vec<(Claimed, Arc<Hold>)>) -> Self {
+    fn with(&self, jobs: VecDeque<(Claimed, Arc<Hold>)>) -> Self {
         Self {
             queues: Arc::clone(&self.queues),
             topic: Arc::clone(&self.topic),
@@ -88,7 +94,7 @@ impl Unclaimed {
 
     /// Gives them back, which leaves none.
     fn give_back(self) -> Self {
-        self.with(Vec::new())
+        self.with(VecDeque::new())
     }
 }
 
@@ -191,7 +197,7 @@ impl Handle {
         Unclaimed {
             queues: Arc::clone(&self.core.queues),
             topic: Arc::clone(&self.topic),
-            jobs: Vec::new(),
+            jobs: VecDeque::new(),
         }
     }
 
@@ -319,7 +325,7 @@ impl Handle {
             // If the caller is gone, they are released.
             drop(sender.send(outcome));
         });
-        answer.await.unwrap_or_else(|_| Err(ended("claim")))
+        answer.await.unwrap_or_else(|_| Err(answer_lost("claim")))
     }
 
     /// The same with a function that is given what becomes of it.

@@ -73,6 +73,8 @@ impl Handle {
             if admitted.jobs > 0 {
                 // There may be more than this process has room for.
                 self.notifier().notify();
+                // Others of it may have been told that there are none.
+                self.topic.bump();
                 return Ok(true);
             }
             if admitted.examined < GROUPS {
@@ -85,16 +87,19 @@ impl Handle {
     /// Admits jobs for one of those who wait, whose claim was sent after so many admissions. `None` if one is under way, which
     /// is repeated, or if one that began since has found nothing: who waits is woken by what is admitted.
     pub(super) async fn admit_for_all(&self, before: u64) -> Option<Result<bool>> {
-        // A claim that was answered since may have seen none.
-        self.topic.saw_parked(self.core.queues.timer.now(), true);
-        if self.topic.has_found_nothing_since(before) || !self.topic.begin_admission_or_repeat() {
+        // A claim that was answered since may have seen none parked.
+        let parked = true;
+        if self.topic.has_found_nothing_since(before)
+            || !self.topic.begin_admission_or_repeat(parked)
+        {
             return None;
         }
-        let _running = RunningAdmission(self);
+        let mut running = RunningAdmission {
+            handle: self,
+            answered: false,
+        };
         let admitted = self.admit().await;
-        if matches!(admitted, Ok(true)) {
-            self.topic.bump();
-        }
+        running.answered = true;
         Some(admitted)
     }
 
@@ -108,7 +113,7 @@ impl Handle {
     /// A job of this process has left its place, if it was of a group: what is parked may take it, although no
     /// claim is due that would find out. An admission that is under way may have looked before.
     pub(super) fn place_left(&self) {
-        if self.topic.begin_admission_or_repeat() {
+        if self.topic.begin_admission_or_repeat(false) {
             self.core.queues.admit(&self.topic, self.admission());
         }
     }
@@ -123,12 +128,19 @@ impl Handle {
 }
 
 /// An admission that a caller waits for, who may leave.
-struct RunningAdmission<'h>(&'h Handle);
+struct RunningAdmission<'h> {
+    handle: &'h Handle,
+    answered: bool,
+}
 
 impl Drop for RunningAdmission<'_> {
     fn drop(&mut self) {
-        if self.0.topic.end_admission() {
-            self.0.admit_later();
+        if self.handle.topic.end_admission() {
+            self.handle.admit_later();
+        }
+        // The server may admit jobs of which nobody is told then. Who waits asks behind it.
+        if !self.answered {
+            self.handle.topic.bump();
         }
     }
 }
@@ -204,9 +216,10 @@ impl Topic {
         !std::mem::replace(&mut self.admission().running, true)
     }
 
-    /// The same for a place that was left: an admission that is under way is repeated.
-    fn begin_admission_or_repeat(&self) -> bool {
+    /// The same for a place that was left, or where jobs are parked: an admission that is under way is repeated.
+    fn begin_admission_or_repeat(&self, parked: bool) -> bool {
         let mut admission = self.admission();
+        admission.grouped |= parked;
         if !admission.grouped {
             return false;
         }
@@ -262,13 +275,13 @@ mod tests {
     #[test]
     fn a_place_left_during_an_admission_repeats_it() {
         let topic = Arc::new(Topic::default());
-        assert!(!topic.begin_admission_or_repeat(), "nothing is parked");
+        assert!(!topic.begin_admission_or_repeat(false), "nothing is parked");
         topic.admission().grouped = true;
         assert!(topic.begin_admission());
         assert!(!topic.begin_admission(), "one at a time");
-        assert!(!topic.begin_admission_or_repeat(), "one at a time");
+        assert!(!topic.begin_admission_or_repeat(false), "one at a time");
         assert!(topic.end_admission(), "the place is seen by nobody else");
-        assert!(topic.begin_admission_or_repeat());
+        assert!(topic.begin_admission_or_repeat(false));
         assert!(!topic.end_admission());
     }
 }

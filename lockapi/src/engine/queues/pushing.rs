@@ -11,7 +11,7 @@ use super::coalescing::Coalesced;
 use super::handle::{Handle, PAUSE};
 use super::{Queues, Topic};
 use crate::driver::Connection;
-use crate::engine::batcher::{ALONE, Answer, Batch, Batcher, Queued, Repeated, Reply, ended};
+use crate::engine::batcher::{ALONE, Answer, Batch, Batcher, Queued, Repeated, Reply, answer_lost};
 use crate::engine::connection::OpenConnection;
 use crate::engine::notify::Notify;
 use crate::error::{Error, ErrorKind, Failure, LOCKED, Result};
@@ -110,7 +110,7 @@ impl Handle {
             notifier: self.notifier(),
         };
         batcher.queue(push, 1, Reply::new(pushing));
-        let outcome = answer.await.unwrap_or_else(|_| Err(ended(O::NAME)));
+        let outcome = answer.await.unwrap_or_else(|_| Err(answer_lost(O::NAME)));
         outcome.map_err(|error| error.during(O::NAME).on(&self.name.queue))
     }
 
