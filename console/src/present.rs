@@ -94,7 +94,7 @@ pub(crate) async fn queue(backend: &dyn Backend, queue: &str) -> Result<bool, Er
 mod tests {
     use lockapi::limit::Quota;
     use lockapi::memory::Database;
-    use lockapi::queue::Job;
+    use lockapi::queue::{Claim, Job};
 
     use super::*;
 
@@ -112,6 +112,23 @@ mod tests {
         let long = "x".repeat(lockapi::MAX_NAME_BYTES);
         assert_eq!(before(&long).len(), long.len());
         assert!(before(&long) < long);
+    }
+
+    #[tokio::test]
+    async fn jobs_that_wait_are_found_behind_those_that_run() {
+        let backend = Database::new().connect().await.unwrap();
+        let queue = backend.queue("work").unwrap();
+        assert!(!waiting(&*backend, "work").await.unwrap());
+        let mut running = Vec::new();
+        for _ in 0..10 {
+            let jobs = (0..1000).map(|_| Job::new("work", &1).unwrap());
+            queue.push_all(jobs.collect()).await.unwrap();
+            running.extend(queue.claim(&Claim::new(1000)).await.unwrap());
+        }
+        assert_eq!(running.len(), 10_000);
+        let late = Job::new("work", &1).unwrap();
+        queue.push(late).await.unwrap();
+        assert!(waiting(&*backend, "work").await.unwrap());
     }
 
     #[tokio::test]

@@ -398,3 +398,36 @@ async fn a_job_that_runs_stays_as_it_is() {
     assert_eq!(waiting.now().await.job.priority, Priority::Normal);
     assert_eq!(waiting.acts().await.len(), 1);
 }
+
+#[tokio::test]
+async fn a_job_that_went_after_its_form_was_shown_is_told() {
+    let waiting = Waiting::new().await;
+    let mut browser = waiting.browser(true);
+    let queue = waiting.backend.queue("mails").unwrap();
+    let form = browser.get(&waiting.address()).await;
+    let fields = [("priority", "high"), ("reason", "why")];
+    let operator = waiting.backend.operator();
+    let now = JobEdit::new().now();
+    assert!(
+        operator
+            .edit_job("mails", waiting.id, now, "now")
+            .await
+            .unwrap()
+    );
+    let claimed = queue.claim(&Claim::new(1).lease(MINUTE)).await.unwrap();
+    // Its attempt is another one, too.
+    let runs = browser.submit(&form, &fields).await;
+    assert_eq!(runs.status, StatusCode::CONFLICT);
+    assert!(
+        runs.body.contains("does not wait any more"),
+        "{}",
+        runs.body
+    );
+    for delivery in claimed {
+        delivery.ack().await.unwrap();
+    }
+    let gone = browser.submit(&form, &fields).await;
+    assert_eq!(gone.status, StatusCode::CONFLICT);
+    assert!(gone.body.contains("there is no job"), "{}", gone.body);
+    assert_eq!(waiting.acts().await.len(), 1);
+}

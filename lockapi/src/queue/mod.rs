@@ -146,7 +146,8 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// built on this method.
     ///
     /// # Errors
-    /// `Invalid` for a claim outside of its limits. `Capacity` when some 500 claims of the process wait already.
+    /// `Invalid` for a claim outside of its limits. `Capacity` when some 500 claims of the process wait already, of which those
+    /// of callers that wait for jobs are one.
     /// `Unavailable`: neither happened. `Indeterminate`: the outcome is unknown; jobs that were claimed are found by the next claims
     /// of this process, and the attempt counts once; where there is no further claim they are
     /// delivered again when their leases have expired. Deliveries that could not be completed are
@@ -380,8 +381,8 @@ impl dyn Queue + '_ {
 
     /// Claims jobs; returns none when there are none within the claim's waiting time.
     ///
-    /// While it waits it also polls once a second, for jobs that become due again after another process
-    /// has lost them. While an old snapshot is held, and thousands of deleted jobs cannot be vacuumed,
+    /// While it waits it also polls about once a second, once for all callers of the process that wait for
+    /// the same, for jobs that become due again after another process has lost them. While an old snapshot is held, and thousands of deleted jobs cannot be vacuumed,
     /// such jobs are found in the background, and a single claim may not find them yet.
     ///
     /// # Cancel safety
