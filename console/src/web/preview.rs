@@ -39,7 +39,7 @@ pub(super) async fn of(shared: &Shared, visit: &Visit, action: &Action) -> Resul
         _ => return Ok(html! {}),
     };
     let _turn = shared.turn().await?;
-    let counted = shared.watch.backend().queue(queue)?.statistics().await?;
+    let counted = shared.watch.counted(queue).await?;
     let verb = match action {
         Action::Redrive(_) => "would be put back",
         Action::Drain(_) => "run to the end",
