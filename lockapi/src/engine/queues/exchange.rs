@@ -6,18 +6,19 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::Queues;
-use super::floors::Floors;
+use super::floors::{Floors, PriorityFloors};
 use super::handle::{Handle, QueueHandle};
-use super::limiting;
+use super::limiting::{self, Asked};
 use super::topic::Topic;
 use crate::engine::batcher::{Queued, answer_lost};
+use crate::engine::clock::Time;
 use crate::engine::renewal::deadline;
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::hold::Hold;
 use crate::lease::micros;
 use crate::queue::{
-    Ack, Claim, Claimed, CompleteAndClaim, DELETED, Delivery, Exchange, FOR_EVER, Limited, Outcome,
-    Queue, Settle, Settled, Ticket,
+    Ack, Claim, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, Delivery, Exchange,
+    FOR_EVER, Limited, Outcome, Queue, Settle, Settled, Ticket,
 };
 use crate::random;
 use crate::telemetry;
@@ -355,12 +356,11 @@ impl Handle {
                 return then(Err(error));
             }
         };
-        let most = i64::try_from(claim.most).unwrap_or(i64::MAX);
         let turn = CompleteAndClaim {
             acks,
             namespace: self.name.namespace.clone(),
             queue: self.name.queue.clone(),
-            most,
+            most: most_of(claim),
             lease: micros(claim.lease),
             priorities,
             worker: claim.worker_name(),
@@ -371,79 +371,126 @@ impl Handle {
             keep_dead: self.options.keep_dead(),
             limited: asked.limited,
         };
-        let (lease, renewed, within) = (claim.lease, claim.renewed, claim.begun_within);
-        let (shared, topic) = (Arc::clone(queues), Arc::clone(&self.topic));
-        let queue = self.name.queue.clone();
-        let completed: Vec<_> = turn.acks.iter().map(|ack| ack.ticket).collect();
-        shared.heartbeats.set_settling(&completed, true);
+        let sent = SentTurn {
+            queues: Arc::clone(queues),
+            topic: Arc::clone(&self.topic),
+            queue: self.name.queue.clone(),
+            claim: claim.clone(),
+            number,
+            completed: turn.acks.iter().map(|ack| ack.ticket).collect(),
+            at: sent,
+            asked,
+            started,
+        };
+        queues.heartbeats.set_settling(&sent.completed, true);
         queues.batcher.submit(turn, move |outcome| {
-            if let Err(error) = &outcome {
-                topic.limit_unanswered(&shared.timer, asked);
-                shared.heartbeats.set_settling(&completed, false);
-                // It may have been executed; then no process has the jobs that it took.
-                if matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt) {
-                    topic.claim_lost(number, shared.timer.now() + lease, &names);
+            let queue = sent.queue.clone();
+            let outcome = match outcome {
+                Ok(turned) => Ok(sent.answered(turned)),
+                Err(error) => {
+                    sent.failed(&error);
+                    Err(error.on(&queue))
                 }
-            }
-            let outcome = outcome.map(|turned| {
-                if let Some(history) = &shared.history {
-                    history.saw(turned.now);
-                }
-                shared.heartbeats.forget_all(&completed);
-                topic.limit_answered(&shared.timer, asked, &turned);
-                let again = topic.claimed(&shared.timer, &names, (started, sent), most, &turned);
-                // A claim of a paused queue has looked at nothing.
-                if turned.read.is_some() {
-                    // Nor at jobs whose names are paused, which lost claims may have taken.
-                    let all =
-                        turned.picked < most && turned.paused.is_none() && !turned.is_held_back();
-                    if all && Floors::is_start(&started) {
-                        topic.looked(sent, &names);
-                    } else {
-                        topic.looked_in_part(sent);
-                    }
-                }
-                let tickets = turned.claimed.iter().map(|job| job.ticket);
-                let unbegun = within.map(|within| (within, &topic));
-                let heartbeats = &shared.heartbeats;
-                let holds = heartbeats.keep(tickets, sent, lease, renewed, unbegun);
-                // By this clock their leases have ended already: they are released.
-                let late =
-                    shared.timer.now() >= deadline(sent, lease) || shared.batcher.is_closing();
-                let more = turned.picked >= most || turned.limited == Some(Limited::Again);
-                let remaining = if more || again || late {
-                    Remaining::More
-                } else if turned.is_held_back() {
-                    match turned.limited {
-                        Some(Limited::Busy) => Remaining::Busy,
-                        _ => Remaining::Limited,
-                    }
-                } else {
-                    topic.saw_parked(sent, turned.parked);
-                    if turned.parked {
-                        Remaining::Parked
-                    } else {
-                        Remaining::None
-                    }
-                };
-                let unclaimed = Unclaimed {
-                    jobs: turned.claimed.into_iter().zip(holds).collect(),
-                    queues: shared,
-                    topic,
-                };
-                let unclaimed = if late {
-                    unclaimed.give_back()
-                } else {
-                    unclaimed
-                };
-                telemetry::claimed(&queue, unclaimed.jobs.len());
-                let taken = Taken {
-                    unclaimed,
-                    remaining,
-                };
-                (turned.acked, taken)
-            });
-            then(outcome.map_err(|error| error.on(&queue)));
+            };
+            then(outcome);
         });
     }
+}
+
+/// A claim that was sent, with completions.
+struct SentTurn {
+    queues: Arc<Queues>,
+    topic: Arc<Topic>,
+    queue: String,
+    claim: Claim,
+    /// The number of the claim.
+    number: i64,
+    completed: Vec<Ticket>,
+    at: Time,
+    asked: Asked,
+    /// Where it has looked.
+    started: PriorityFloors,
+}
+
+impl SentTurn {
+    fn failed(&self, error: &Error) {
+        let timer = &self.queues.timer;
+        self.topic.limit_unanswered(timer, self.asked);
+        self.queues.heartbeats.set_settling(&self.completed, false);
+        // It may have been executed; then no process has the jobs that it took.
+        if matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt) {
+            let until = timer.now() + self.claim.lease;
+            self.topic.claim_lost(self.number, until, &self.claim.names);
+        }
+    }
+
+    fn answered(self, turned: CompletedAndClaimed) -> (Vec<bool>, Taken) {
+        let Self {
+            queues,
+            topic,
+            claim,
+            at: sent,
+            ..
+        } = self;
+        if let Some(history) = &queues.history {
+            history.saw(turned.now);
+        }
+        queues.heartbeats.forget_all(&self.completed);
+        topic.limit_answered(&queues.timer, self.asked, &turned);
+        let most = most_of(&claim);
+        let looks = (self.started, sent);
+        let again = topic.claimed(&queues.timer, &claim.names, looks, most, &turned);
+        // A claim of a paused queue has looked at nothing.
+        if turned.read.is_some() {
+            // Nor at jobs whose names are paused, which lost claims may have taken.
+            let all = turned.picked < most && turned.paused.is_none() && !turned.is_held_back();
+            if all && Floors::is_start(&self.started) {
+                topic.looked(sent, &claim.names);
+            } else {
+                topic.looked_in_part(sent);
+            }
+        }
+        let tickets = turned.claimed.iter().map(|job| job.ticket);
+        let unbegun = claim.begun_within.map(|within| (within, &topic));
+        let (lease, heartbeats) = (claim.lease, &queues.heartbeats);
+        let holds = heartbeats.keep(tickets, sent, lease, claim.renewed, unbegun);
+        // By this clock their leases have ended already: they are released.
+        let late = queues.timer.now() >= deadline(sent, lease) || queues.batcher.is_closing();
+        let more = turned.picked >= most || turned.limited == Some(Limited::Again);
+        let remaining = if more || again || late {
+            Remaining::More
+        } else if turned.is_held_back() {
+            match turned.limited {
+                Some(Limited::Busy) => Remaining::Busy,
+                _ => Remaining::Limited,
+            }
+        } else {
+            topic.saw_parked(sent, turned.parked);
+            if turned.parked {
+                Remaining::Parked
+            } else {
+                Remaining::None
+            }
+        };
+        let unclaimed = Unclaimed {
+            jobs: turned.claimed.into_iter().zip(holds).collect(),
+            queues,
+            topic,
+        };
+        let unclaimed = if late {
+            unclaimed.give_back()
+        } else {
+            unclaimed
+        };
+        telemetry::claimed(&self.queue, unclaimed.jobs.len());
+        let taken = Taken {
+            unclaimed,
+            remaining,
+        };
+        (turned.acked, taken)
+    }
+}
+
+fn most_of(claim: &Claim) -> i64 {
+    i64::try_from(claim.most).unwrap_or(i64::MAX)
 }
