@@ -228,7 +228,7 @@ fn queues(out: &mut Text<'_>, seen: &Snapshot) {
     });
     out.metric(
         "lockapi_queue_jobs",
-        "Jobs of a queue, of each priority and state at most 10000.",
+        "Jobs of a queue, of each priority and state at most 5000.",
         jobs,
     );
     let oldest = lines().map(|line| {

@@ -26,7 +26,7 @@
 //! - Payloads and headers of jobs and statements of sessions are not read unless [payloads](WebOptions::payloads) are.
 //!
 //! # Cost
-//! However many look, the database is read once in a second at most, by statements with bounds; of a queue 10,000
+//! However many look, the database is read once in a second at most, by statements with bounds; of a queue 5,000
 //! jobs of each priority and state are counted. Who looks at a queue's jobs, at a job, or at the audit log asks for
 //! that page of it; sixteen do at the same time at most.
 

@@ -68,9 +68,9 @@ const COMMANDS: &[&[&str]] = &[
     &["audit"],
 ];
 
-/// The most rows of a screen that counts all 43 queues: of the large one 10,000 that are due, that are delayed and that
+/// The most rows of a screen that counts all 43 queues: of the large one 5,000 that are due, that are delayed and that
 /// are dead; the others have few. A first look counts each queue once.
-const MOST: i64 = 75_000;
+const MOST: i64 = 60_000;
 
 /// So many jobs more in the large queue, of each state that is counted.
 fn crowd(jobs: i64) -> String {

@@ -322,7 +322,7 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// `Unavailable`, `Indeterminate`: some may have been deleted.
     async fn purge(&self) -> Result<u64>;
 
-    /// Counts its jobs, at most 10,000 of each priority and state.
+    /// Counts its jobs, at most 5,000 of each priority and state.
     ///
     /// # Errors
     /// `Unavailable`.

@@ -32,7 +32,7 @@ const MAX_IDS: usize = 10_000;
 /// How many numbers an error names.
 const NAMED: usize = 10;
 /// How many jobs of a priority and state are counted at most.
-const COUNTED: i64 = 10_000;
+const COUNTED: i64 = 5_000;
 /// The most dead letters in one answer.
 const MAX_LETTERS: usize = 1000;
 /// How often, and after which pause, something is asked again that another transaction was in the
