@@ -57,8 +57,8 @@ enum Sent {
 struct Line {
     waiting: VecDeque<WaitingClaim>,
     sent: Sent,
-    /// With how many waiting callers it is looked for those that have left.
-    swept_at: usize,
+    /// From this number of callers on, those that have left are looked for.
+    sweeps_from: usize,
     /// When one was last sent that found nothing, and how much had arrived before.
     found_nothing: Option<(Time, u64)>,
 }
@@ -93,13 +93,13 @@ impl Line {
 
     /// Takes those that have left, once there are twice as many callers as the last time.
     fn sweep(&mut self) -> Vec<WaitingClaim> {
-        if self.waiting.len() < self.swept_at.max(SWEEP) {
+        if self.waiting.len() < self.sweeps_from.max(SWEEP) {
             return Vec::new();
         }
         let all = self.waiting.drain(..);
         let (left, waiting): (Vec<_>, Vec<_>) = all.partition(|one| one.answer.is_closed());
         self.waiting.extend(waiting);
-        self.swept_at = 2 * self.waiting.len();
+        self.sweeps_from = 2 * self.waiting.len();
         left
     }
 }
