@@ -373,10 +373,11 @@ pub(super) fn url() -> &'static str {
     URL.get_or_init(|| crate::server().0)
 }
 
-/// The URL of a database of its own, for what goes through whole tables.
+/// The URL of a database that this test has for itself, for what goes through whole tables.
 pub(super) fn own_url() -> &'static str {
-    static URL: OnceLock<String> = OnceLock::new();
-    URL.get_or_init(|| crate::plans::database().0)
+    // Each test has a thread of its own.
+    thread_local!(static URL: &'static str = crate::plans::database().0.leak());
+    URL.with(|url| *url)
 }
 
 /// Looks until there is an answer.
