@@ -1,5 +1,7 @@
 //! The driver: what a process has of the network.
 
+use std::time::Duration;
+
 use lockapi::Failure;
 use lockapi::driver::{
     BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Script, Value,
@@ -10,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::judges::Turn;
 use crate::runtime::{ProgramId, Runtime};
-use crate::server::{Message, Server};
+use crate::server::{Message, Needs, Server, Statement};
 
 /// Connects a process with the server.
 pub(crate) struct Network {
@@ -79,11 +81,50 @@ fn turn(call: &Call<'_>) -> Option<Turn> {
     Some(Turn { queue, groups })
 }
 
+/// For which rows a statement waits while somebody has locked them. Others skip such rows, or lock none.
+fn needs(call: &Call<'_>) -> Needs {
+    let name = call.name();
+    let completes = ["queue.complete_and_claim", "queue.complete_and_claim_unlimited"];
+    let acks = ["queue.ack", "queue.ack_with_result"];
+    if completes.contains(&name) || acks.contains(&name) {
+        let mut params = call.query().1.into_iter();
+        return match (params.next(), params.next()) {
+            (Some(Value::Ints(ids)), Some(Value::Ints(tokens))) => Needs::Deliveries(ids, tokens),
+            _ => Needs::Nothing,
+        };
+    }
+    if !name.starts_with("limit.") || matches!(name, "limit.level" | "limit.sweep") {
+        return Needs::Nothing;
+    }
+    let texts = call.query().1.into_iter().filter_map(|param| match param {
+        Value::Texts(texts) => Some(texts),
+        _ => None,
+    });
+    Needs::Keys(texts.flatten().collect())
+}
+
+/// The `lock_timeout` of a session from now on, if this sets it.
+fn lock_timeout(call: &Call<'_>) -> Option<Duration> {
+    if call.name() != "engine.session_settings" {
+        return None;
+    }
+    let params = call.query().1.into_iter().nth(1)?;
+    let Value::Text(text) = params else {
+        return None;
+    };
+    let millis = text.strip_suffix("ms")?.parse().ok()?;
+    Some(Duration::from_millis(millis))
+}
+
 impl Connection for Client {
     async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
-        let turn = turn(&call);
-        let request = Request::new(call);
-        let answer = self.server.send(self.session, Message::Call(request, turn));
+        let statement = Statement {
+            turn: turn(&call),
+            needs: needs(&call),
+            lock_timeout: lock_timeout(&call),
+            request: Request::new(call),
+        };
+        let answer = self.server.send(self.session, Message::Call(statement));
         self.answered(answer).await
     }
 

@@ -47,10 +47,12 @@ pub(crate) enum Fault {
     Promote,
     /// A waker of a program panics when it is woken.
     Waker,
+    /// A transaction of another program locks rows.
+    RowLocks,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::Delay,
         Self::CutBefore,
         Self::CutAfter,
@@ -70,6 +72,7 @@ impl Fault {
         Self::FailOver,
         Self::Promote,
         Self::Waker,
+        Self::RowLocks,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -93,6 +96,7 @@ impl Fault {
             Self::FailOver => "fail-over",
             Self::Promote => "promote",
             Self::Waker => "waker",
+            Self::RowLocks => "row-locks",
         }
     }
 

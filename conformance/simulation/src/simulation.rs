@@ -124,7 +124,7 @@ impl Running {
 
 /// Lets something that concerns a process or the server fail now and then.
 fn schedule(context: &Context, programs: &Programs) {
-    const ALL: [Fault; 10] = [
+    const ALL: [Fault; 11] = [
         Fault::Terminate,
         Fault::Restart,
         Fault::Unreachable,
@@ -135,6 +135,7 @@ fn schedule(context: &Context, programs: &Programs) {
         Fault::Step,
         Fault::FailOver,
         Fault::Promote,
+        Fault::RowLocks,
     ];
     let (runtime, every) = (&context.runtime, context.plan.every);
     let pause = every.mul_f64(runtime.draw(fastrand::Rng::f64) * 2.0);
@@ -162,6 +163,7 @@ fn strike(fault: Fault, context: &Context, programs: &Programs) {
     let another = server.clone();
     match fault {
         Fault::Terminate if !server.terminate_any() => return,
+        Fault::RowLocks if !server.lock_rows(time) => return,
         Fault::Restart => server.restart(),
         Fault::Unreachable => {
             server.set_unreachable(true);

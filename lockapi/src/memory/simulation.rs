@@ -106,6 +106,21 @@ impl Server {
         rows
     }
 
+    /// A transaction of another program locks the rows of these jobs, those that are free; answers which.
+    pub fn lock_rows(&mut self, jobs: &[i64]) -> Vec<i64> {
+        self.model.jobs.lock_rows(jobs)
+    }
+
+    /// The transactions that have locked the rows of these jobs end.
+    pub fn unlock_rows(&mut self, jobs: &[i64]) {
+        self.model.jobs.unlock_rows(jobs);
+    }
+
+    /// All transactions of other programs end.
+    pub fn unlock_all_rows(&mut self) {
+        self.model.jobs.unlock_all_rows();
+    }
+
     /// All sessions have ended, and of what was not on disk a part is lost, between 0 and 1.
     pub fn crash(&mut self, part: f64) {
         let last = self.model.last_fence();

@@ -321,11 +321,14 @@ impl Judges {
             if self.names[place].0 != turn.queue {
                 continue;
             }
-            if at <= clock {
+            let free = !jobs.is_row_locked(*id);
+            if at <= clock && free {
                 due.insert(place, true);
             }
-            let head = heads.entry(place).or_insert((*id, at));
-            *head = (*head).min((*id, at));
+            // Nobody knows when a row that is locked will be due.
+            let head = (*id, if free { at } else { i64::MAX });
+            let first = heads.entry(place).or_insert(head);
+            *first = (*first).min(head);
         }
         // In an ordered queue the first is next.
         for (place, is_next) in due.iter_mut().filter(|_| ordered) {

@@ -1,9 +1,11 @@
 //! The server, and the network between it and the processes.
 
+mod row_locks;
 mod sessions;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use lockapi::Failure;
 use lockapi::driver::{Rows, Script};
@@ -22,14 +24,31 @@ type Answer = oneshot::Sender<Result<Rows, Failure>>;
 
 /// What a client sends.
 pub(crate) enum Message {
-    Call(Request, Option<Turn>),
+    Call(Statement),
     Script(Script),
+}
+
+/// A statement, and what the server has to know of it.
+pub(crate) struct Statement {
+    pub(crate) request: Request,
+    pub(crate) turn: Option<Turn>,
+    pub(crate) needs: Needs,
+    /// What it sets that of its session to.
+    pub(crate) lock_timeout: Option<Duration>,
+}
+
+/// The rows for which a statement waits while somebody has locked them.
+pub(crate) enum Needs {
+    Nothing,
+    /// Those of jobs, if these are their latest deliveries: by number, and token.
+    Deliveries(Vec<i64>, Vec<i64>),
+    /// Those of limits.
+    Keys(Vec<String>),
 }
 
 /// A statement that a session runs.
 struct Running {
-    request: Request,
-    turn: Option<Turn>,
+    statement: Statement,
     answer: Answer,
     number: u64,
 }
@@ -45,6 +64,8 @@ struct Session {
     notifications: Option<mpsc::UnboundedSender<String>>,
     /// What is sent to it is not delivered any more.
     silent: bool,
+    /// How long its statements wait for a row; zero is without an end.
+    lock_timeout: Duration,
 }
 
 #[derive(Default)]
@@ -59,6 +80,7 @@ struct State {
     set_ahead: i64,
     unreachable: bool,
     deaf: bool,
+    locked: row_locks::Locked,
     /// Processes whose messages wait.
     cut_off: BTreeMap<ProgramId, Time>,
     calls: u64,
@@ -102,6 +124,7 @@ impl Server {
         state.unreachable = false;
         state.deaf = false;
         state.cut_off.clear();
+        state.end_transactions();
         // A network that works again answers or refuses; it does not keep silent.
         let silent: Vec<_> = state
             .sessions
@@ -113,6 +136,7 @@ impl Server {
         for session in silent {
             self.end(session, None);
         }
+        self.go_on(0);
     }
 
     /// Whether a fault of a message or a call happens now.
@@ -173,7 +197,9 @@ impl Server {
             self.end(session, Some("57P02"));
         }
         let lost = self.runtime.draw(fastrand::Rng::f64);
-        self.lock().model.crash(lost);
+        let mut state = self.lock();
+        state.end_transactions();
+        state.model.crash(lost);
     }
 
     /// From now on its standby receives nothing.
@@ -190,6 +216,7 @@ impl Server {
         let State { model, judges, .. } = &mut *state;
         model.fail_over(at);
         judges.forget(model.state().jobs(), now);
+        state.end_transactions();
     }
 
     fn end_all(&self) {
@@ -215,6 +242,7 @@ impl Server {
         let at = clock(&state, now);
         state.model.fail_over(at);
         state.judges = following;
+        state.end_transactions();
     }
 
     /// Ends one session.

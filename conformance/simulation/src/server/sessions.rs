@@ -74,6 +74,7 @@ impl Server {
             abandoned: false,
             notifications: None,
             silent: false,
+            lock_timeout: Duration::ZERO,
         };
         state.sessions.insert(id, session);
         let at = clock(&state, now);
@@ -121,14 +122,14 @@ impl Server {
         if !self.lock().sessions.contains_key(&session) {
             return;
         }
-        let (request, turn) = match message {
+        let statement = match message {
             Message::Script(script) => {
                 if script == Script::Listen {
                     self.lock().model.listen(session);
                 }
                 return self.answer(session, answer, Ok(Rows::new()));
             }
-            Message::Call(request, turn) => (request, turn),
+            Message::Call(statement) => statement,
         };
         if self.strikes(Fault::Refusal) {
             let code = self
@@ -146,10 +147,11 @@ impl Server {
         let mut state = self.lock();
         state.next += 1;
         let number = state.next;
+        state.note_keys(&statement.needs);
         if let Some(it) = state.sessions.get_mut(&session) {
+            it.lock_timeout = statement.lock_timeout.unwrap_or(it.lock_timeout);
             it.running = Some(Running {
-                request,
-                turn,
+                statement,
                 answer,
                 number,
             });
@@ -159,6 +161,7 @@ impl Server {
         if fatal {
             return self.end(session, Some("57P01"));
         }
+        self.limit_wait(session, number);
         let server = self.clone();
         self.runtime.after(SLICE, move |_| {
             let state = server.lock();
@@ -179,6 +182,9 @@ impl Server {
         let now = self.runtime.now();
         let mut state = self.lock();
         let at = clock(&state, now);
+        if state.waits_for_row(session) {
+            return;
+        }
         let State {
             model,
             judges,
@@ -192,19 +198,20 @@ impl Server {
         let Some(running) = it.running.take() else {
             return;
         };
-        let Some(rows) = model.run(&running.request, session, at, late) else {
+        let statement = &running.statement;
+        let Some(rows) = model.run(&statement.request, session, at, late) else {
             it.running = Some(running);
             return;
         };
         *calls += 1;
         let jobs = model.state().jobs();
-        let call = (running.request.name(), running.turn.as_ref());
+        let call = (statement.request.name(), statement.turn.as_ref());
         if let Err((promise, what)) = judges.ran(jobs, call, (now, at)) {
             self.runtime.violate(promise, what);
         }
         let abandoned = it.abandoned;
         let received = state.following.is_some() && self.runtime.happens(0.3);
-        state.committed(running.request.name(), received);
+        state.committed(statement.request.name(), received);
         drop(state);
         self.answer(session, running.answer, Ok(rows));
         if abandoned {
@@ -215,7 +222,7 @@ impl Server {
     }
 
     /// Something has changed: those who wait look again.
-    fn go_on(&self, except: u64) {
+    pub(super) fn go_on(&self, except: u64) {
         let state = self.lock();
         let waiting: Vec<_> = state
             .sessions
@@ -229,7 +236,7 @@ impl Server {
         }
     }
 
-    fn answer(&self, session: u64, answer: Answer, outcome: Result<Rows, Failure>) {
+    pub(super) fn answer(&self, session: u64, answer: Answer, outcome: Result<Rows, Failure>) {
         let Some(program) = self.lock().sessions.get(&session).map(|it| it.program) else {
             return;
         };

@@ -280,7 +280,7 @@ impl Operation for CancelJobs {
                 name: one.name.clone(),
                 ids: vec![id],
             };
-            if model.jobs.cancel(now, &cancel).is_empty() {
+            if model.jobs.cancel(now, &cancel).cancelled.is_empty() {
                 continue;
             }
             jobs += 1;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Jobs, LiveJob};
 use crate::queue::operations::{Admit, Admitted, LimitRow, NEVER, Name, SetGroupLimit, SetGroups};
@@ -137,11 +137,11 @@ impl Groups {
 }
 
 impl Parked {
-    /// The next ones, in turn.
-    fn next(&self, now: i64, rule: &Rule, room: usize) -> Vec<i64> {
+    /// The next ones, in turn, but for those that are locked.
+    fn next(&self, now: i64, rule: &Rule, room: usize, locked: &FxHashSet<i64>) -> Vec<i64> {
         if rule.ordered {
             let head = self.by_number.first_key_value();
-            let due = head.filter(|(_, due)| **due <= now);
+            let due = head.filter(|(id, due)| **due <= now && !locked.contains(id));
             return due.map(|(id, _)| *id).into_iter().collect();
         }
         let mut levels = [0, 1, 2, 3];
@@ -154,7 +154,9 @@ impl Parked {
                 .range((level, i64::MIN, 0)..=(level, now, i64::MAX));
             places.map(|(_, _, id)| *id)
         };
-        levels.into_iter().flat_map(level).take(room).collect()
+        let in_turn = levels.into_iter().flat_map(level);
+        let free = in_turn.filter(|id| !locked.contains(id));
+        free.take(room).collect()
     }
 
     /// Whether any is due.
@@ -259,7 +261,8 @@ impl Jobs {
             if jobs == 0 {
                 continue;
             }
-            let picked = of_group.next(now, &rule, jobs.min(cap - ids.len()));
+            let most = jobs.min(cap - ids.len());
+            let picked = of_group.next(now, &rule, most, &self.locked);
             if !picked.is_empty() {
                 last = Some(name.clone());
             }

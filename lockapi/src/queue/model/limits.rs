@@ -55,7 +55,11 @@ impl Jobs {
 
     fn held<'a>(&'a self, now: i64, queue: &'a Name) -> impl Iterator<Item = (i64, &'a LiveJob)> {
         let live = self.live.iter();
-        live.filter(move |(_, live)| live.queue == *queue && live.is_held(now))
+        let of_queue = live.filter(move |(_, live)| live.queue == *queue);
+        // Nobody knows what becomes of a job whose row is locked.
+        let holds = move |id, live: &LiveJob| live.running.is_some() && self.locked.contains(id);
+        of_queue
+            .filter(move |(id, live)| live.is_held(now) || holds(id, live))
             .map(|(id, live)| (*id, live))
     }
 
@@ -84,7 +88,8 @@ impl Jobs {
             room = (most - held).max(0);
             again = self
                 .held(now, &queue)
-                .filter(|(_, live)| live.is_of(&want.lost) && live.is_named(&want.names))
+                .filter(|(_, live)| live.is_held(now) && live.is_of(&want.lost))
+                .filter(|(_, live)| live.is_named(&want.names))
                 .filter(|(_, live)| !self.is_held_back(now, live))
                 .map(|(id, _)| id)
                 .collect();

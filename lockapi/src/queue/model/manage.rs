@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::{DAY, Jobs, LiveJob, NOT_IN_TIME, Running, Status};
 use crate::driver::{Row, Rows, Value};
 use crate::queue::operations::{
-    Cancel, CountJobs, CountRunning, Counted, DeadLetterRow, Discard, ExpireJobs, Floor, Name,
+    Cancel, Cancelled, CountJobs, CountRunning, Counted, DeadLetterRow, Discard, ExpireJobs, Floor, Name,
     Purge, ReadDeadLetters, ReadUnhandled, Redrive, Redriven, RunningLevel, SetNamePaused,
     SetPaused, SweepQueues,
 };
@@ -20,7 +20,7 @@ impl Jobs {
         }
     }
 
-    pub(crate) fn cancel(&mut self, now: i64, want: &Cancel) -> Vec<i64> {
+    pub(crate) fn cancel(&mut self, now: i64, want: &Cancel) -> Cancelled {
         let mut ids = want.ids.clone();
         ids.sort_unstable();
         ids.dedup();
@@ -29,17 +29,20 @@ impl Jobs {
                 .get(id)
                 .is_some_and(|live| live.queue == want.name)
         });
-        for id in &ids {
+        let (locked, cancelled) = ids.into_iter().partition(|id| self.locked.contains(id));
+        let cancelled = Cancelled { cancelled, locked };
+        for id in &cancelled.cancelled {
             self.end(*id, Status::Cancelled, now, "", want.keep);
         }
-        ids
+        cancelled
     }
 
     pub(crate) fn purge(&mut self, want: &Purge) -> i64 {
         let places = self.due.get(&want.name).into_iter().flatten();
         let waiting = places
             .map(|(_, _, id)| *id)
-            .filter(|id| self.live.get(id).is_some_and(|live| live.running.is_none()));
+            .filter(|id| self.live.get(id).is_some_and(|live| live.running.is_none()))
+            .filter(|id| !self.locked.contains(id));
         let most = usize::try_from(want.most).unwrap_or(0);
         let ids: Vec<i64> = waiting.take(most).collect();
         ids.into_iter()
@@ -149,7 +152,7 @@ impl Jobs {
             let Some(live) = self.live.get(id) else {
                 continue;
             };
-            if live.is_expired(now) && !live.is_held(now) {
+            if live.is_expired(now) && !live.is_held(now) && !self.locked.contains(id) {
                 let keep = want.keep(&live.queue.queue);
                 self.end(*id, Status::Failed, now, NOT_IN_TIME, keep);
                 moved += 1;

@@ -59,6 +59,8 @@ pub struct Jobs {
     limits: FxHashMap<Name, limits::Limit>,
     /// Queues that somebody has paused or resumed.
     switched: FxHashSet<Name>,
+    /// Jobs whose rows an open transaction has locked.
+    locked: FxHashSet<i64>,
 }
 
 fn expiry(due: i64, job: &NewJob) -> Option<i64> {
@@ -260,6 +262,9 @@ impl Jobs {
         let room = limit.as_ref().map_or(most, |limit| limit.jobs.min(most));
         let again = limit.as_ref().and_then(|limit| limit.again.as_deref());
         let free = |id: &i64| {
+            if self.locked.contains(id) {
+                return false;
+            }
             let acked = || want.acks.iter().any(|ack| ack.ticket.id == *id);
             let ended = |live: &LiveJob| live.is_of(&want.lost) || !live.is_held(now);
             let live = self.live.get(id);
@@ -425,6 +430,7 @@ impl Jobs {
                 !live.is_held(now)
                     && !live.is_expired(now)
                     && !used_up
+                    && !self.locked.contains(id)
                     && !self.is_held_back(now, live)
             })
         };
@@ -522,6 +528,9 @@ impl Jobs {
         let Some(live) = self.delivered(want.ticket) else {
             return Settled::Lost;
         };
+        if self.locked.contains(&id) {
+            return Settled::Locked;
+        }
         if want.kind == 6 {
             let (ticket, keep) = (want.ticket, want.keep);
             self.ack(now, &[Ack { ticket, keep }]);

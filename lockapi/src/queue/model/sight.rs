@@ -1,6 +1,7 @@
 //! What judges of a simulation see of jobs: the rows, and nothing that follows from them.
 
 use super::Jobs;
+use crate::queue::Ticket;
 use crate::queue::operations::Name;
 
 /// A job that has not ended.
@@ -18,6 +19,45 @@ pub struct Sight<'a> {
     pub attempt: i64,
     /// The token of its latest delivery, and when the lease of that ends.
     pub delivery: Option<(i64, i64)>,
+}
+
+/// Rows that an open transaction has locked, as with `SELECT … FOR UPDATE`. Statements skip them, but those that complete
+/// deliveries without looking for a lock: whoever runs these asks first.
+impl Jobs {
+    /// Locks the rows of these jobs, but those that are locked, or are runs of tasks; answers which.
+    pub(crate) fn lock_rows(&mut self, ids: &[i64]) -> Vec<i64> {
+        let is_run = |id| self.live.get(id).is_none_or(|live| !live.task.is_empty());
+        let free = ids.iter().filter(|id| !is_run(id) && !self.locked.contains(id));
+        let free: Vec<_> = free.copied().collect();
+        self.locked.extend(&free);
+        free
+    }
+
+    /// The transactions have ended.
+    pub(crate) fn unlock_rows(&mut self, ids: &[i64]) {
+        ids.iter().for_each(|id| {
+            self.locked.remove(id);
+        });
+    }
+
+    /// No transaction is open any more.
+    pub(crate) fn unlock_all_rows(&mut self) {
+        self.locked.clear();
+    }
+
+    /// Whether the row of a job is locked.
+    #[must_use]
+    pub fn is_row_locked(&self, id: i64) -> bool {
+        self.locked.contains(&id)
+    }
+
+    /// Whether somebody who completes these deliveries waits for a row.
+    #[must_use]
+    pub fn waits_to_complete(&self, ids: &[i64], tokens: &[i64]) -> bool {
+        let tickets = ids.iter().zip(tokens);
+        let mut tickets = tickets.map(|(id, token)| Ticket { id: *id, token: *token });
+        tickets.any(|ticket| self.locked.contains(&ticket.id) && self.delivered(ticket).is_some())
+    }
 }
 
 impl Jobs {

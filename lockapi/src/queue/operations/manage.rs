@@ -240,9 +240,8 @@ impl Operation for Cancel {
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
-        let cancelled = model.jobs.cancel(model.now, batch.first()?);
-        let none = Value::Ints(Vec::new());
-        Some(vec![Row(vec![Value::Ints(cancelled), none])])
+        let Cancelled { cancelled, locked } = model.jobs.cancel(model.now, batch.first()?);
+        Some(vec![Row(vec![Value::Ints(cancelled), Value::Ints(locked)])])
     }
 }
 

@@ -1,0 +1,137 @@
+//! Transactions of other programs that lock rows: of jobs, and of limits.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use lockapi::{Failure, Report};
+
+use super::{Needs, Server, State};
+
+/// Of so many keys of limits, the last that were used, some are locked.
+const KNOWN: usize = 64;
+/// So many rows of a kind a transaction locks at most.
+const MOST: usize = 8;
+
+/// What is locked.
+#[derive(Default)]
+pub(super) struct Locked {
+    transactions: BTreeMap<u64, Transaction>,
+    keys: VecDeque<String>,
+}
+
+/// What a transaction has locked.
+struct Transaction {
+    jobs: Vec<i64>,
+    keys: Vec<String>,
+}
+
+impl State {
+    /// Notes the keys of limits that a statement uses.
+    pub(super) fn note_keys(&mut self, needs: &Needs) {
+        let Needs::Keys(keys) = needs else {
+            return;
+        };
+        for key in keys {
+            if !self.locked.keys.contains(key) {
+                self.locked.keys.push_back(key.clone());
+            }
+        }
+        let surplus = self.locked.keys.len().saturating_sub(KNOWN);
+        self.locked.keys.drain(..surplus);
+    }
+
+    /// Whether what a session runs waits for a row that somebody has locked.
+    pub(super) fn waits_for_row(&self, session: u64) -> bool {
+        let session = self.sessions.get(&session);
+        let running = session.and_then(|it| it.running.as_ref());
+        match running.map(|running| &running.statement.needs) {
+            Some(Needs::Deliveries(ids, tokens)) => {
+                let jobs = self.model.state().jobs();
+                jobs.waits_to_complete(ids, tokens)
+            }
+            Some(Needs::Keys(keys)) => {
+                let mut transactions = self.locked.transactions.values();
+                transactions.any(|it| keys.iter().any(|key| it.keys.contains(key)))
+            }
+            Some(Needs::Nothing) | None => false,
+        }
+    }
+
+    /// All transactions of other programs have ended.
+    pub(super) fn end_transactions(&mut self) {
+        self.model.unlock_all_rows();
+        self.locked.transactions.clear();
+    }
+}
+
+impl Server {
+    /// A transaction locks some rows for a time; whether there were any.
+    pub(crate) fn lock_rows(&self, time: Duration) -> bool {
+        let mut state = self.lock();
+        let jobs = state.model.state().jobs().sights();
+        let mut jobs: Vec<_> = jobs.map(|sight| sight.id).collect();
+        jobs.sort_unstable();
+        let keys = Vec::from(state.locked.keys.clone());
+        let (jobs, keys) = self.runtime.draw(|random| {
+            let many = random.usize(1..=MOST);
+            (
+                random.choose_multiple(jobs, many),
+                random.choose_multiple(keys, many),
+            )
+        });
+        let jobs = state.model.lock_rows(&jobs);
+        if jobs.is_empty() && keys.is_empty() {
+            return false;
+        }
+        state.next += 1;
+        let number = state.next;
+        let transaction = Transaction { jobs, keys };
+        state.locked.transactions.insert(number, transaction);
+        drop(state);
+        let server = self.clone();
+        self.runtime
+            .after(time, move |_| server.end_transaction(number));
+        true
+    }
+
+    fn end_transaction(&self, number: u64) {
+        let mut state = self.lock();
+        let Some(transaction) = state.locked.transactions.remove(&number) else {
+            return;
+        };
+        state.model.unlock_rows(&transaction.jobs);
+        drop(state);
+        self.go_on(0);
+    }
+
+    /// A statement waits for a row no longer than its session allows.
+    pub(super) fn limit_wait(&self, session: u64, number: u64) {
+        let state = self.lock();
+        let limit = state.sessions.get(&session).map(|it| it.lock_timeout);
+        let Some(limit) = limit.filter(|limit| !limit.is_zero() && state.waits_for_row(session))
+        else {
+            return;
+        };
+        drop(state);
+        let server = self.clone();
+        self.runtime.after(limit, move |_| {
+            let mut state = server.lock();
+            let waits = state.waits_for_row(session);
+            let running = state.sessions.get_mut(&session).map(|it| &mut it.running);
+            let Some(running) = running.filter(|_| waits) else {
+                return;
+            };
+            let Some(running) = running.take_if(|it| it.number == number) else {
+                return;
+            };
+            let abandoned = state.sessions.get(&session).is_some_and(|it| it.abandoned);
+            drop(state);
+            let message = "canceling statement due to lock timeout";
+            let report = Report::new(Some("55P03".to_owned()), message);
+            server.answer(session, running.answer, Err(Failure::reported(report)));
+            if abandoned {
+                server.end(session, None);
+            }
+        });
+    }
+}
