@@ -1,5 +1,5 @@
 .POSIX:
-.PHONY: help demo browser operators check lint lint-all test test-rest matrix simulate fuzz interleavings torture failover mutants packages semver bench peers
+.PHONY: help demo browser operators check lint lint-all test test-rest matrix simulate fuzz interleavings torture failover mutants mutants-locks packages semver bench peers
 
 CARGO = cargo
 # Options of the demo, such as ARGS='--workers 20 --kill 5', of the simulation and of torture, such as
@@ -47,6 +47,8 @@ help:
 	@echo '                (three minutes, and a few to build); ARGS=--help lists its options'
 	@echo 'make mutants    changes statements one at a time, and lists the changes that no test notices;'
 	@echo '                ARGS=--help lists its options'
+	@echo 'make mutants-locks  the same with the transitions of the lock table, in a copy that is built anew;'
+	@echo '                ARGS="--shard 1/20" for a part'
 	@echo 'make packages   checks the dependencies of the crates, and whether they can be published'
 	@echo 'make semver     what has changed in the public interfaces since BASELINE, a commit or a tag'
 	@echo 'make bench      operations per second, beside the bare drivers and other libraries'
@@ -129,6 +131,10 @@ failover:
 mutants:
 	@sh .ci/deps.sh test
 	$(FILES); $(CARGO) run -p lockapi-conformance --example mutants -- $(ARGS)
+
+mutants-locks:
+	@$(CARGO) mutants --version >/dev/null 2>&1 || $(CARGO) install cargo-mutants@27.1.0 --locked
+	CARGO_INCREMENTAL=1 $(CARGO) mutants --package lockapi --test-package lockapi --output target $(ARGS)
 
 packages:
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny@0.20.2 --locked

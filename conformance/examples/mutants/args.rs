@@ -16,8 +16,8 @@ Changes statements of the library one at a time, and sees whether a test fails.
   --kind KIND       skip-locked, lock, order, reverse, limit, conflict, predicate, comparison, logic
                     or value; may be repeated
   --list            tells the changes and makes none
-  --test NAME       the tests of this target, sql unless set
-  --only TEST       tests with this in their names; may be repeated
+  --test NAME       the tests of this target of the suite, unless set those that concern the file
+  --only TEST       with --test, those with this in their names; may be repeated
   --skip TEST       no tests with this in their names; may be repeated
   --threads N       how many tests at a time, 8 unless set
   --limit SECONDS   for how long the tests of a change may run, 180 unless set
@@ -30,7 +30,7 @@ pub(crate) struct Settings {
     pub(crate) files: Vec<String>,
     pub(crate) kinds: Vec<Kind>,
     pub(crate) list: bool,
-    pub(crate) test: String,
+    pub(crate) test: Option<String>,
     pub(crate) only: Vec<String>,
     pub(crate) skip: Vec<String>,
     pub(crate) threads: usize,
@@ -46,7 +46,7 @@ impl Default for Settings {
             files: Vec::new(),
             kinds: Vec::new(),
             list: false,
-            test: "sql".to_owned(),
+            test: None,
             only: Vec::new(),
             skip: Vec::new(),
             threads: 8,
@@ -73,7 +73,7 @@ pub(crate) fn parse() -> Result<Option<Settings>> {
                 settings.kinds.push(kind);
             }
             Long("list") => settings.list = true,
-            Long("test") => settings.test = arguments.value()?.string()?,
+            Long("test") => settings.test = Some(arguments.value()?.string()?),
             Long("only") => settings.only.push(arguments.value()?.string()?),
             Long("skip") => settings.skip.push(arguments.value()?.string()?),
             Long("threads") => settings.threads = arguments.value()?.parse()?,

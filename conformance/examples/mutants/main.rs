@@ -13,11 +13,11 @@ mod binary;
 mod mutate;
 mod run;
 mod source;
+mod tests;
 
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use args::Settings;
 use lockapi::blocking::Backend;
@@ -26,11 +26,9 @@ use mutate::Mutation;
 use postgres::{Client, NoTls};
 use run::Verdict;
 use source::Source;
+use tests::{Programs, Tests};
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
-
-/// Tests of the statements' texts and plans: the former compare them with the files, the latter take long.
-const LEFT_OUT: [&str; 3] = ["are_all_listed", "plans::", "statistics::"];
 
 /// How often a test that failed is tried again. Some tests are random.
 const TRIES: usize = 3;
@@ -76,45 +74,31 @@ fn mutate(settings: &Settings) -> Result<bool> {
         println!("{} changes", chosen.len());
         return Ok(true);
     }
-    let built = binary::build(&settings.test)?;
     // This process keeps the server that all runs share.
     let cluster = Cluster::shared()?;
     Backend::connect(lockapi_postgres::connect_url(cluster.url()))?.migrate()?;
     let mut client = Client::connect(cluster.url(), NoTls)?;
-    let program = fs::read(&built)?;
-    let copy = std::env::temp_dir().join(format!("mutant-{}", std::process::id()));
-    let arguments = arguments(settings);
-    let began = Instant::now();
-    let unchanged = run::run(&built, &arguments, settings.limit)?;
-    if unchanged != Verdict::Passed {
-        return Err(format!("without a change: {unchanged:?}").into());
-    }
-    println!(
-        "seed {}; without a change the tests take {:.0} s",
-        settings.seed,
-        began.elapsed().as_secs_f64()
-    );
+    let mut programs = Programs::default();
+    println!("seed {}", settings.seed);
     let explained = source::explained();
     let mut tally = Tally::default();
     for (source, mutation) in &chosen {
         let changed = source.changed(mutation);
-        let (old, new) = (Source::statement(&source.text), Source::statement(&changed));
-        let places = binary::places(&program, old.as_bytes());
-        if places.is_empty() {
-            tally.not_applicable += 1;
-            tell("not found", source, mutation);
-            continue;
-        }
+        let new = Source::statement(&changed);
         if let Err(error) = client.prepare(new) {
             tally.not_applicable += 1;
             let message = error.as_db_error().map_or("", |error| error.message());
             tell(&format!("refused: {message}"), source, mutation);
             continue;
         }
-        binary::write(&copy, &program, &places, new.as_bytes())?;
-        let verdict = verdict(&copy, &arguments, settings);
-        fs::remove_file(&copy)?;
-        match verdict? {
+        let old = Source::statement(&source.text);
+        let verdict = verdict(&mut programs, source, (old, new), settings)?;
+        let Some(verdict) = verdict else {
+            tally.not_applicable += 1;
+            tell("not found", source, mutation);
+            continue;
+        };
+        match verdict {
             Verdict::Unsteady(test) => {
                 tally.survived += 1;
                 tell(&format!("SURVIVED: {test} failed once"), source, mutation);
@@ -146,9 +130,36 @@ fn mutate(settings: &Settings) -> Result<bool> {
     Ok(rate >= settings.at_least)
 }
 
-/// What the tests say of a change. A test that fails has to fail again, alone: a failure that has to do with
+/// What the tests say of a change; nothing if none of their programs has the statement.
+fn verdict(
+    programs: &mut Programs,
+    source: &Source,
+    (old, new): (&str, &str),
+    settings: &Settings,
+) -> Result<Option<Verdict>> {
+    let copy = std::env::temp_dir().join(format!("mutant-{}", std::process::id()));
+    let mut verdict = None;
+    for tests in Tests::of(&source.path, settings) {
+        let program = programs.of(&tests, settings)?;
+        let places = binary::places(&program.bytes, old.as_bytes());
+        if places.is_empty() {
+            continue;
+        }
+        binary::write(&copy, &program.bytes, &places, new.as_bytes())?;
+        let said = confirmed(&copy, &program.arguments, settings);
+        fs::remove_file(&copy)?;
+        match (said?, &verdict) {
+            (Verdict::Passed, Some(_)) => {}
+            (said @ (Verdict::Passed | Verdict::Unsteady(_)), _) => verdict = Some(said),
+            (said, _) => return Ok(Some(said)),
+        }
+    }
+    Ok(verdict)
+}
+
+/// What a program says. A test that fails has to fail again, alone: a failure that has to do with
 /// the load of the machine says nothing of the change.
-fn verdict(program: &Path, arguments: &[String], settings: &Settings) -> Result<Verdict> {
+fn confirmed(program: &Path, arguments: &[String], settings: &Settings) -> Result<Verdict> {
     let verdict = run::run(program, arguments, settings.limit)?;
     let Verdict::Failed(test) = &verdict else {
         return Ok(verdict);
@@ -181,17 +192,6 @@ fn choose(settings: &Settings) -> Result<Vec<(Source, Mutation)>> {
         all.truncate(settings.count);
     }
     Ok(all)
-}
-
-fn arguments(settings: &Settings) -> Vec<String> {
-    let mut arguments = settings.only.clone();
-    arguments.push(format!("--test-threads={}", settings.threads));
-    let skipped = LEFT_OUT.iter().map(|name| (*name).to_owned());
-    for name in skipped.chain(settings.skip.iter().cloned()) {
-        arguments.push("--skip".to_owned());
-        arguments.push(name);
-    }
-    arguments
 }
 
 fn tell(outcome: &str, source: &Source, mutation: &Mutation) {

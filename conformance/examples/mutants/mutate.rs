@@ -184,6 +184,10 @@ fn changes(line: &str) -> Vec<(Kind, String)> {
         {
             for other in *others {
                 let rest = &line[from + word.len()..];
+                // An expression that keeps an index from being used has the same value.
+                if *word == " + " && stands_alone(rest, 0, "0") && rest.starts_with('0') {
+                    continue;
+                }
                 changes.push((*kind, format!("{}{other}{rest}", &line[..from])));
             }
         }

@@ -84,7 +84,10 @@ fn turn(call: &Call<'_>) -> Option<Turn> {
 /// For which rows a statement waits while somebody has locked them. Others skip such rows, or lock none.
 fn needs(call: &Call<'_>) -> Needs {
     let name = call.name();
-    let completes = ["queue.complete_and_claim", "queue.complete_and_claim_unlimited"];
+    let completes = [
+        "queue.complete_and_claim",
+        "queue.complete_and_claim_unlimited",
+    ];
     let acks = ["queue.ack", "queue.ack_with_result"];
     if completes.contains(&name) || acks.contains(&name) {
         let mut params = call.query().1.into_iter();

@@ -7,8 +7,9 @@ use lockapi::suite::limit::{
     Block, Charge, ChargeLine, Ensure, Outcome, RawDecision, ReadLevel, Refund, Reset, Take,
 };
 
+use super::sides::Plans;
 use super::sides::{Side, Step, UNIT, elapse, minutes, sql, step};
-use super::{Meets, Schedule};
+use super::{Meets, Schedule, agree};
 
 /// A minute in nanoseconds.
 pub(super) const MINUTE: i64 = UNIT * 1000;
@@ -42,6 +43,10 @@ fn decided(side: &mut Side, decision: &RawDecision) -> String {
 pub(super) enum By {
     Cells,
     Window,
+    /// A window of a minute.
+    Short,
+    /// A fixed window of ten minutes.
+    Long,
 }
 
 impl By {
@@ -50,6 +55,8 @@ impl By {
         match self {
             Self::Cells => Quota::new(1, minute).burst(4),
             Self::Window => Quota::new(4, minute * 4).sliding_window(),
+            Self::Short => Quota::new(9, minute).sliding_window(),
+            Self::Long => Quota::new(9, minute * 10).fixed_window(),
         }
     }
 }
@@ -298,6 +305,34 @@ fn what_is_given_back_or_blocked_waits_for_what_changes_the_row() {
             let before = [&take(BATCH), &take(A)];
             let schedule = Schedule::new(&before, &first, &second, Meets::Waits);
             schedule.then(&look()).run();
+        }
+    }
+}
+
+/// A window is as long as the longest that was used in it, and is followed by one as long as the longest that slides.
+#[test]
+fn windows_of_several_lengths_meet_in_one_row() {
+    let orders = [
+        [By::Long, By::Short, By::Short],
+        [By::Short, By::Long, By::Short],
+        [By::Window, By::Short, By::Long],
+        [By::Short, By::Window, By::Cells],
+    ];
+    for order in orders {
+        for pause in [2, 5, 9, 11, 21] {
+            let [first, second, third] = order.map(|by| charge(by, A, None));
+            let (pause, look) = (elapse(pause), look());
+            let steps = [
+                &ensure(A),
+                &first,
+                &pause,
+                &second,
+                &look,
+                &pause,
+                &third,
+                &look,
+            ];
+            agree(Plans::Engine, &steps);
         }
     }
 }

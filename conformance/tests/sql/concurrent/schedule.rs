@@ -164,9 +164,17 @@ fn is_overdue() -> Step {
 }
 
 fn sweep() -> Step {
-    let batch = |side: &Side| {
+    sweep_as("work")
+}
+
+/// As a node of that scheduler does.
+fn sweep_as(scheduler: &'static str) -> Step {
+    let batch = move |side: &Side| {
         vec![SweepRuns {
-            name: name(side),
+            name: Name {
+                scheduler: scheduler.to_owned(),
+                ..name(side)
+            },
             keep: UNIT,
             most: 10,
         }]
@@ -343,6 +351,26 @@ fn a_run_is_overdue_after_its_timeout() {
         &is_overdue(),
         &elapse(4),
         &is_overdue(),
+    ];
+    agree(Plans::Engine, &steps);
+}
+
+#[test]
+fn the_log_of_a_scheduler_that_has_tasks_is_swept_by_its_nodes_alone() {
+    let (set, fire, claim, ack) = (set(Overlap::Held, 0), fire(1), claim(1), ack(&["a"]));
+    let (later, others, remove, look) = (elapse(3), sweep_as("other"), remove(), look());
+    let steps = [
+        &set,
+        &fire,
+        &claim,
+        &ack,
+        &later,
+        &others,
+        &look,
+        &remove,
+        &others,
+        &look,
+        &sweep(),
     ];
     agree(Plans::Engine, &steps);
 }

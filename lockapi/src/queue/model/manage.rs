@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 use super::{DAY, Jobs, LiveJob, NOT_IN_TIME, Running, Status};
 use crate::driver::{Row, Rows, Value};
 use crate::queue::operations::{
-    Cancel, Cancelled, CountJobs, CountRunning, Counted, DeadLetterRow, Discard, ExpireJobs, Floor, Name,
-    Purge, ReadDeadLetters, ReadUnhandled, Redrive, Redriven, RunningLevel, SetNamePaused,
+    Cancel, Cancelled, CountJobs, CountRunning, Counted, DeadLetterRow, Discard, ExpireJobs, Floor,
+    Name, Purge, ReadDeadLetters, ReadUnhandled, Redrive, Redriven, RunningLevel, SetNamePaused,
     SetPaused, SweepQueues,
 };
 

@@ -27,7 +27,9 @@ impl Jobs {
     /// Locks the rows of these jobs, but those that are locked, or are runs of tasks; answers which.
     pub(crate) fn lock_rows(&mut self, ids: &[i64]) -> Vec<i64> {
         let is_run = |id| self.live.get(id).is_none_or(|live| !live.task.is_empty());
-        let free = ids.iter().filter(|id| !is_run(id) && !self.locked.contains(id));
+        let free = ids
+            .iter()
+            .filter(|id| !is_run(id) && !self.locked.contains(id));
         let free: Vec<_> = free.copied().collect();
         self.locked.extend(&free);
         free
@@ -35,9 +37,7 @@ impl Jobs {
 
     /// The transactions have ended.
     pub(crate) fn unlock_rows(&mut self, ids: &[i64]) {
-        ids.iter().for_each(|id| {
-            self.locked.remove(id);
-        });
+        self.locked.retain(|id| !ids.contains(id));
     }
 
     /// No transaction is open any more.
@@ -55,7 +55,10 @@ impl Jobs {
     #[must_use]
     pub fn waits_to_complete(&self, ids: &[i64], tokens: &[i64]) -> bool {
         let tickets = ids.iter().zip(tokens);
-        let mut tickets = tickets.map(|(id, token)| Ticket { id: *id, token: *token });
+        let mut tickets = tickets.map(|(id, token)| Ticket {
+            id: *id,
+            token: *token,
+        });
         tickets.any(|ticket| self.locked.contains(&ticket.id) && self.delivered(ticket).is_some())
     }
 }

@@ -1,0 +1,233 @@
+//! The programs of tests, and which of them concern a file.
+
+use std::time::Instant;
+use std::{fmt, fs};
+
+use crate::args::Settings;
+use crate::run::{self, Verdict};
+use crate::{Result, binary};
+
+/// The tests of statements, and the comparisons with the model.
+const STATEMENTS: Part = ("lockapi-conformance", "sql", &[]);
+
+/// By the beginning of the path of a file: what runs the statement besides, in this order.
+const OTHERS: [(&str, &[Part]); 15] = [
+    ("admin/examine/", &[("lockapi-console", "doctor", &[])]),
+    (
+        "admin/operations/",
+        &[
+            cases(&[
+                "generic::admin::",
+                "generic::operator::",
+                "generic::matches::",
+                "generic::history::",
+                "generic::cancel::",
+                "generic::views::",
+            ]),
+            ("lockapi-console", "commands", &[]),
+        ],
+    ),
+    (
+        "driver/",
+        &[
+            ("lockapi-conformance", "pools", &[]),
+            ("lockapi-conformance", "transact", &[]),
+            cases(&["generic::transactions::", "generic::places::"]),
+        ],
+    ),
+    (
+        "engine/",
+        &[
+            ("lockapi-conformance", "lifecycle", &[]),
+            cases(&[
+                "generic::failover::",
+                "generic::unanswered::",
+                "generic::places::",
+                "generic::schema::",
+            ]),
+        ],
+    ),
+    ("id/", &[cases(&["generic::ids::", "generic::clocks::"])]),
+    ("idempotency/", &[cases(&["generic::idempotency::"])]),
+    (
+        "lease/",
+        &[cases(&[
+            "generic::lease::",
+            "generic::holding::",
+            "generic::semaphore::",
+            "generic::fences::",
+            "generic::election::",
+            "generic::locked::",
+        ])],
+    ),
+    (
+        "limit/",
+        &[cases(&[
+            "generic::limiter",
+            "generic::locked::",
+            "generic::clocks::",
+        ])],
+    ),
+    (
+        "migrate/",
+        &[
+            ("lockapi-conformance", "lifecycle", &[]),
+            cases(&["generic::schema::"]),
+        ],
+    ),
+    (
+        "mutex/",
+        &[cases(&[
+            "generic::mutex::",
+            "generic::rw_lock::",
+            "generic::fences::",
+            "generic::deadlocks::",
+            "generic::views::",
+        ])],
+    ),
+    (
+        "queue/",
+        &[
+            cases(&[
+                "generic::queue",
+                "generic::groups::",
+                "generic::cancel::",
+                "generic::locked::",
+                "generic::history::",
+            ]),
+            cases(&[
+                "generic::worker",
+                "generic::transactions::",
+                "generic::failover::",
+            ]),
+        ],
+    ),
+    (
+        "rights/",
+        &[
+            ("lockapi-conformance", "lifecycle", &["roles::"]),
+            cases(&["generic::rights::"]),
+        ],
+    ),
+    (
+        "schedule/",
+        &[cases(&[
+            "generic::schedule::",
+            "generic::clocks::",
+            "generic::failover::",
+        ])],
+    ),
+    ("table/", &[cases(&["generic::tables::"])]),
+    ("versioned/", &[cases(&["generic::versioned::"])]),
+];
+
+/// Where the statements are not among those of which the tests of statements see what they do.
+const NOT_COMPARED: [&str; 5] = [
+    "admin/examine/",
+    "driver/",
+    "engine/",
+    "migrate/",
+    "rights/",
+];
+
+/// Not these: they compare the texts with the files, explain them, or take long.
+const LEFT_OUT: [&str; 3] = ["are_all_listed", "plans::", "statistics::"];
+
+/// The cases of the suite on one library, whose names have one of these parts.
+const fn cases(parts: &'static [&'static str]) -> Part {
+    ("lockapi-conformance", "sqlx", parts)
+}
+
+/// Some tests of a target: a package, the target, and the parts of their names.
+type Part = (&'static str, &'static str, &'static [&'static str]);
+
+/// Some tests of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tests {
+    package: String,
+    target: String,
+    parts: Vec<String>,
+}
+
+impl From<&Part> for Tests {
+    fn from((package, target, parts): &Part) -> Self {
+        Self {
+            package: (*package).to_owned(),
+            target: (*target).to_owned(),
+            parts: parts.iter().map(|part| (*part).to_owned()).collect(),
+        }
+    }
+}
+
+impl fmt::Display for Tests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { target, parts, .. } = self;
+        match &parts[..] {
+            [] => write!(f, "the tests of {target}"),
+            parts => write!(f, "those of {target} with {}", parts.join(", ")),
+        }
+    }
+}
+
+impl Tests {
+    /// Those of a file, in the order in which they are run.
+    pub(crate) fn of(path: &str, settings: &Settings) -> Vec<Self> {
+        if let Some(target) = &settings.test {
+            return vec![Self {
+                package: "lockapi-conformance".to_owned(),
+                target: target.clone(),
+                parts: settings.only.clone(),
+            }];
+        }
+        let begins = |part: &&str| path.starts_with(part);
+        let compared = !NOT_COMPARED.iter().any(begins);
+        let others = OTHERS.iter().find(|(part, _)| begins(part));
+        let others = others.into_iter().flat_map(|(_, tests)| tests.iter());
+        let statements = compared.then_some(&STATEMENTS);
+        statements
+            .into_iter()
+            .chain(others)
+            .map(Self::from)
+            .collect()
+    }
+
+    fn arguments(&self, settings: &Settings) -> Vec<String> {
+        let mut arguments = self.parts.clone();
+        arguments.push(format!("--test-threads={}", settings.threads));
+        let skipped = LEFT_OUT.iter().map(|name| (*name).to_owned());
+        for name in skipped.chain(settings.skip.iter().cloned()) {
+            arguments.extend(["--skip".to_owned(), name]);
+        }
+        arguments
+    }
+}
+
+/// A program of tests, without a change.
+pub(crate) struct Program {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) arguments: Vec<String>,
+}
+
+/// The programs that were needed so far.
+#[derive(Default)]
+pub(crate) struct Programs(Vec<(Tests, Program)>);
+
+impl Programs {
+    /// That of some tests. It is built and run once.
+    pub(crate) fn of(&mut self, tests: &Tests, settings: &Settings) -> Result<&Program> {
+        if let Some(at) = self.0.iter().position(|(of, _)| of == tests) {
+            return Ok(&self.0[at].1);
+        }
+        let path = binary::build(&tests.package, &tests.target)?;
+        let arguments = tests.arguments(settings);
+        let began = Instant::now();
+        let unchanged = run::run(&path, &arguments, settings.limit)?;
+        if unchanged != Verdict::Passed {
+            return Err(format!("{tests}, without a change: {unchanged:?}").into());
+        }
+        println!("{tests} take {:.0} s", began.elapsed().as_secs_f64());
+        let bytes = fs::read(&path)?;
+        self.0.push((tests.clone(), Program { bytes, arguments }));
+        Ok(&self.0[self.0.len() - 1].1)
+    }
+}
