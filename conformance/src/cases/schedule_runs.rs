@@ -12,6 +12,7 @@ use crate::patience::eventually;
 
 register! { "schedule":
     S04 overlapping_runs_are_allowed_skipped_or_held_back;
+    S04 task_is_fired_in_the_round_that_releases_a_run;
     S04 no_more_than_a_thousand_runs_are_held_back;
     S04 run_that_is_tried_again_has_not_ended;
     S05 run_that_lasts_too_long_is_failed_and_released;
@@ -60,6 +61,27 @@ async fn overlapping_runs_are_allowed_skipped_or_held_back(cx: Context) {
     cx.elapse(HOUR).await;
     let round = here.tick().await.unwrap();
     assert_eq!(count(&round, Pending), 3, "all are free again");
+}
+
+async fn task_is_fired_in_the_round_that_releases_a_run(cx: Context) {
+    use Status::{Completed, Held, Pending};
+
+    let here = node(&cx, "here").await;
+    let queue = chores(&cx).await;
+    let task = hourly("only").overlap(Overlap::Queue);
+    here.set(task).await.unwrap();
+    cx.elapse(HOUR).await;
+    here.tick().await.unwrap();
+    let first = one(&queue).await;
+    cx.elapse(HOUR).await;
+    here.tick().await.unwrap();
+    first.ack().await.unwrap();
+    cx.elapse(HOUR).await;
+    let round = here.tick().await.unwrap();
+    assert_eq!((round.released, count(&round, Held)), (1, 1));
+    assert_eq!(statuses(&here, "only").await, [Completed, Pending, Held]);
+    let missed: u32 = log(&here, "only").await.iter().map(|run| run.missed).sum();
+    assert_eq!(missed, 0);
 }
 
 async fn no_more_than_a_thousand_runs_are_held_back(cx: Context) {

@@ -187,7 +187,8 @@ pub trait Scheduler: Send + Sync + fmt::Debug {
     ///
     /// Setting a task again without a change has no effect, so every node may set its tasks when it
     /// starts. A task that is changed keeps its next due time unless its interval, expression or
-    /// zone changes; one that is disabled stays disabled.
+    /// zone changes; one that is disabled stays disabled. If an answer is lost, the change is sent again,
+    /// and then nothing may be left to change.
     ///
     /// # Errors
     /// `Invalid` for values outside of their limits, for an expression that cannot be parsed or is
@@ -312,13 +313,16 @@ impl dyn Scheduler + '_ {
     }
 }
 
+/// After an error that may pass, a round follows within this time.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// What to wait for after a round, and how long at most.
 pub(crate) fn pause_after(round: Result<Round>, poll: Duration) -> Result<(u64, Duration)> {
     match round {
         Ok(round) => Ok((round.seen, round.next.unwrap_or(poll).min(poll))),
-        // Nothing is missed meanwhile: what is due stays due.
+        // What is due stays due, and is not to be fired late.
         Err(error) if error.is_retryable() || error.kind() == ErrorKind::Indeterminate => {
-            Ok((u64::MAX, poll))
+            Ok((u64::MAX, poll.min(AGAIN)))
         }
         Err(error) => Err(error),
     }

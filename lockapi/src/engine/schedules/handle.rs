@@ -1,5 +1,6 @@
 //! [`Scheduler`] over the batcher of jobs.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -39,6 +40,8 @@ impl Sweeping for SweepRuns {
         (deleted >= self.most).then_some(self)
     }
 }
+/// After this pause is looked for what was due and was not fired.
+const SOON: Duration = Duration::from_millis(200);
 /// How long it plans at a time.
 const TURN: Duration = Duration::from_millis(5);
 /// How often, and after which pause, a change is tried again that another one was in the way of.
@@ -238,6 +241,8 @@ impl Handle {
     }
 
     async fn fire(&self, requests: Vec<Request>, round: &mut Round) -> Result<()> {
+        let wanted = requests.iter().filter(|request| !request.runs.is_empty());
+        let wanted: Vec<_> = wanted.map(|request| request.task.clone()).collect();
         let mut requests = requests.into_iter().peekable();
         while requests.peek().is_some() {
             let mut part: Vec<Request> = Vec::new();
@@ -255,9 +260,14 @@ impl Handle {
                 topic: self.queue_number,
             };
             let fired = self.call(fire).await?;
-            round
-                .decisions
-                .extend(fired.into_iter().map(Decision::from));
+            let decisions = fired.into_iter().map(Decision::from);
+            round.decisions.extend(decisions);
+        }
+        let fired = round.decisions.iter().map(|it| it.task.as_str());
+        let fired: HashSet<&str> = fired.collect();
+        if wanted.iter().any(|task| !fired.contains(task.as_str())) {
+            // Another node has fired it, or it was changed, or is locked: then it is still due.
+            round.next = Some(round.next.map_or(SOON, |next| next.min(SOON)));
         }
         Ok(())
     }
@@ -371,6 +381,10 @@ impl Scheduler for SchedulerHandle {
             };
             let released = handle.call(release).await?;
             round.released = released.max(0).unsigned_abs();
+        }
+        if round.released > 0 {
+            // Their versions have changed.
+            tasks = handle.read_due(None).await?;
         }
         let planned = handle.plan(&tasks, &mut round).await;
         let mut requests = planned.map_err(handle.failed("tick"))?;
