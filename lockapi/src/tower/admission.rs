@@ -174,8 +174,14 @@ impl Admission {
         if lock(&blocks.state).try_now(self.limiter.now()) {
             return true;
         }
-        // One asks for the next block, the others wait in the order of arrival.
-        let _asking = blocks.asking.lock().await;
+        // One asks for the next block, the others wait in the order of arrival, unless there may be no answer.
+        let unanswered = lock(&blocks.state).unanswered;
+        let asking = blocks.asking.try_lock();
+        let _asking = match asking {
+            Ok(asking) => asking,
+            Err(_) if unanswered => return false,
+            Err(_) => blocks.asking.lock().await,
+        };
         let asked_at = self.limiter.now();
         let permits = {
             let mut state = lock(&blocks.state);
@@ -191,9 +197,11 @@ impl Admission {
         let Ok(permits) = permits else {
             return false;
         };
-        let taken = permits.take().await.unwrap_or(false);
+        let taken = permits.take().await;
         let now = self.limiter.now();
         let mut state = lock(&blocks.state);
+        state.unanswered = taken.is_err();
+        let taken = taken.unwrap_or(false);
         state.round_trip = now.saturating_sub(asked_at);
         state.renew(taken.then_some(permits), now);
         taken
@@ -223,6 +231,8 @@ struct State {
     round_trip: Duration,
     /// No block is asked for until then.
     no_block_before: Duration,
+    /// The last one was asked for in vain.
+    unanswered: bool,
 }
 
 impl State {

@@ -135,8 +135,10 @@ struct State {
 struct Claim {
     worker: i64,
     token: i64,
-    /// When the server's clock was last read.
+    /// When the server's clock was last read, at the latest.
     clock_read_at: Time,
+    /// And at the earliest: when it was asked for, or for a claim when it was answered.
+    clock_asked_at: Time,
 }
 
 impl Source {
@@ -218,6 +220,7 @@ impl Source {
                     worker,
                     token,
                     clock_read_at: now,
+                    clock_asked_at: now,
                 };
                 return self.granted(state, claim, (start, floor), server);
             }
@@ -329,11 +332,14 @@ impl Source {
                 floor: Some(floor),
                 now: server,
             }) => {
-                let since = sent.saturating_sub(claim.clock_read_at);
+                // From one request to the next: of time that is ahead something is given up, however long the answers
+                // take.
+                let since = sent.saturating_sub(claim.clock_asked_at);
                 self.counter.adjust(server, sent, now, since);
                 self.counter.raise(floor);
                 state.claim = Some(Claim {
                     clock_read_at: now,
+                    clock_asked_at: sent,
                     ..claim
                 });
                 let left = self.left(now, floor);

@@ -29,8 +29,7 @@ pub(super) fn open(
         key,
         size,
         one,
-        relaxed: policy.relaxed,
-        shadow: policy.shadow,
+        policy: *policy,
         local: Mutex::default(),
         asking: tokio::sync::Mutex::default(),
     })))
@@ -81,9 +80,7 @@ struct Shared {
     key: Key,
     size: u64,
     one: ChargeLine,
-    relaxed: bool,
-    /// Whether nothing is refused.
-    shadow: bool,
+    policy: Policy,
     local: Mutex<LocalPermits>,
     /// One caller asks, the others wait in the order of arrival.
     asking: tokio::sync::Mutex<()>,
@@ -113,12 +110,18 @@ impl Shared {
         let limits = self.limits();
         let taken_at = limits.timer.now();
         let decided = if self.one.quota.window() == 0 {
-            let waiting = limits.take(self.one.clone(), self.size, self.relaxed);
+            let waiting = limits.take(self.one.clone(), self.size, self.policy.relaxed);
             waiting.await
         } else {
             self.ask_window().await
         };
-        let decided = decided.map_err(|error| error.during("permits").on(&self.key))?;
+        let decided = decided.map_err(|error| {
+            // Checks of the same limit need not find it out again.
+            limits
+                .shares
+                .applies(&self.policy, &error, limits.timer.now());
+            error.during("permits").on(&self.key)
+        })?;
         let Outcome::Taken(taken) = decided.outcome else {
             return Ok(false);
         };
@@ -141,7 +144,7 @@ impl Shared {
                 cost,
                 ..self.one.clone()
             };
-            let mut decided = self.limits().take(line, 1, self.relaxed).await?;
+            let mut decided = self.limits().take(line, 1, self.policy.relaxed).await?;
             if matches!(decided.outcome, Outcome::Taken(_)) {
                 decided.outcome = Outcome::Taken(i64::try_from(cost).unwrap_or(i64::MAX));
                 return Ok(decided);
@@ -199,7 +202,7 @@ impl Permits for Blocks {
     async fn take(&self) -> Result<bool> {
         let admitted = self.0.try_now() || self.0.ask().await?;
         telemetry::decided(&self.0.key, admitted);
-        Ok(admitted || self.0.shadow)
+        Ok(admitted || self.0.policy.shadow)
     }
 
     async fn give_back(&self) -> Result<()> {
