@@ -2,13 +2,15 @@
 //!
 //! Every caller asks, waits for the answer and asks again. Prints a table and writes a line for each figure
 //! to `target/bench/figures.jsonl`, and draws a picture of each primitive beside it.
-//! `-- limit,lease --callers 1,8` measures less.
+//! `-- limit,lease --callers 1,8` measures less; `--spin` measures beside programs of the lowest priority that keep
+//! the cores awake.
 
 #[path = "../common/chart.rs"]
 mod chart;
 #[path = "../common/mod.rs"]
 mod common;
 mod scenarios;
+mod spinner;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -73,23 +75,33 @@ async fn measure(callers: usize, work: &Work) -> Measured {
 fn main() {
     let mut arguments = std::env::args().skip(1).filter(|one| one != "--bench");
     let (mut only, mut callers) = (Vec::new(), CALLERS.to_vec());
+    let mut spinners = None;
     while let Some(argument) = arguments.next() {
         if argument == "--callers" {
             let list = arguments.next().unwrap_or_default();
             let numbers = list.split(',').map(|one| one.parse().expect("a number"));
             callers = numbers.collect();
+        } else if argument == spinner::SPIN {
+            spinner::spin();
+        } else if argument == "--spin" {
+            spinners = Some(spinner::start());
         } else {
             only.extend(argument.split(',').map(str::to_owned));
         }
     }
     let mut report = Report::open("callers");
-    report.of("sqlx");
+    report.of(if spinners.is_some() {
+        "sqlx beside spinners"
+    } else {
+        "sqlx"
+    });
     // On a worker, as the tasks of a service are.
     let report = runtime().block_on(async {
         tokio::spawn(all(report, only, callers))
             .await
             .expect("the figures")
     });
+    drop(spinners);
     report.print();
 }
 

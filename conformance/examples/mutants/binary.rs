@@ -8,10 +8,12 @@ use std::process::Command;
 use crate::Result;
 
 /// The program that runs the tests of a target, which is built first.
-pub(crate) fn build(package: &str, test: &str) -> Result<PathBuf> {
+pub(crate) fn build(test: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["test", "--package", package, "--no-run"])
+        // As `make test` builds it, so that nothing is built twice.
+        .args(["test", "--workspace", "--no-run", "--features"])
+        .arg("lockapi/tracing,lockapi/metrics,lockapi/opentelemetry")
         .args(["--message-format", "json", "--test", test])
         .stderr(std::process::Stdio::inherit())
         .output()?;

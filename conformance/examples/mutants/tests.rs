@@ -8,11 +8,11 @@ use crate::run::{self, Verdict};
 use crate::{Result, binary};
 
 /// The tests of statements, and the comparisons with the model.
-const STATEMENTS: Part = ("lockapi-conformance", "sql", &[]);
+const STATEMENTS: Part = ("sql", &[]);
 
 /// By the beginning of the path of a file: what runs the statement besides, in this order.
 const OTHERS: [(&str, &[Part]); 15] = [
-    ("admin/examine/", &[("lockapi-console", "doctor", &[])]),
+    ("admin/examine/", &[("doctor", &[])]),
     (
         "admin/operations/",
         &[
@@ -24,21 +24,21 @@ const OTHERS: [(&str, &[Part]); 15] = [
                 "generic::cancel::",
                 "generic::views::",
             ]),
-            ("lockapi-console", "commands", &[]),
+            ("commands", &[]),
         ],
     ),
     (
         "driver/",
         &[
-            ("lockapi-conformance", "pools", &[]),
-            ("lockapi-conformance", "transact", &[]),
+            ("pools", &[]),
+            ("transact", &[]),
             cases(&["generic::transactions::", "generic::places::"]),
         ],
     ),
     (
         "engine/",
         &[
-            ("lockapi-conformance", "lifecycle", &[]),
+            ("lifecycle", &[]),
             cases(&[
                 "generic::failover::",
                 "generic::unanswered::",
@@ -70,10 +70,7 @@ const OTHERS: [(&str, &[Part]); 15] = [
     ),
     (
         "migrate/",
-        &[
-            ("lockapi-conformance", "lifecycle", &[]),
-            cases(&["generic::schema::"]),
-        ],
+        &[("lifecycle", &[]), cases(&["generic::schema::"])],
     ),
     (
         "mutex/",
@@ -104,10 +101,7 @@ const OTHERS: [(&str, &[Part]); 15] = [
     ),
     (
         "rights/",
-        &[
-            ("lockapi-conformance", "lifecycle", &["roles::"]),
-            cases(&["generic::rights::"]),
-        ],
+        &[("lifecycle", &["roles::"]), cases(&["generic::rights::"])],
     ),
     (
         "schedule/",
@@ -135,24 +129,22 @@ const LEFT_OUT: [&str; 3] = ["are_all_listed", "plans::", "statistics::"];
 
 /// The cases of the suite on one library, whose names have one of these parts.
 const fn cases(parts: &'static [&'static str]) -> Part {
-    ("lockapi-conformance", "sqlx", parts)
+    ("sqlx", parts)
 }
 
-/// Some tests of a target: a package, the target, and the parts of their names.
-type Part = (&'static str, &'static str, &'static [&'static str]);
+/// Some tests: their target, and the parts of their names.
+type Part = (&'static str, &'static [&'static str]);
 
 /// Some tests of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tests {
-    package: String,
     target: String,
     parts: Vec<String>,
 }
 
 impl From<&Part> for Tests {
-    fn from((package, target, parts): &Part) -> Self {
+    fn from((target, parts): &Part) -> Self {
         Self {
-            package: (*package).to_owned(),
             target: (*target).to_owned(),
             parts: parts.iter().map(|part| (*part).to_owned()).collect(),
         }
@@ -174,7 +166,6 @@ impl Tests {
     pub(crate) fn of(path: &str, settings: &Settings) -> Vec<Self> {
         if let Some(target) = &settings.test {
             return vec![Self {
-                package: "lockapi-conformance".to_owned(),
                 target: target.clone(),
                 parts: settings.only.clone(),
             }];
@@ -218,7 +209,7 @@ impl Programs {
         if let Some(at) = self.0.iter().position(|(of, _)| of == tests) {
             return Ok(&self.0[at].1);
         }
-        let path = binary::build(&tests.package, &tests.target)?;
+        let path = binary::build(&tests.target)?;
         let arguments = tests.arguments(settings);
         let began = Instant::now();
         let unchanged = run::run(&path, &arguments, settings.limit)?;

@@ -15,6 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Shared;
 use super::guard::{SESSION, Visit, cookie, refuse};
+use super::markup;
 use super::screens::Screen;
 
 /// How often is looked for changes.
@@ -46,12 +47,16 @@ impl Updates {
             {
                 return None;
             }
-            // What cannot be read now may be read later; the page keeps what it has.
-            let Ok(Some(main)) = self.screen.main(&self.shared, &self.visit).await else {
-                // Once it can be read again the page is told, also if it is what the page shows.
-                self.told.clear();
-                let event = Event::default().event("away").data("away");
-                return Some((Ok(event), self));
+            let main = match self.screen.main(&self.shared, &self.visit).await {
+                Ok(Some(main)) => main,
+                Ok(None) => markup::gone(&self.visit),
+                // What cannot be read now may be read later; the page keeps what it has.
+                Err(_) => {
+                    // Once it can be read again the page is told, also if it is what the page shows.
+                    self.told.clear();
+                    let event = Event::default().event("away").data("away");
+                    return Some((Ok(event), self));
+                }
             };
             let main = main.into_string();
             if main != self.told {

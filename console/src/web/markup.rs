@@ -76,6 +76,14 @@ pub(super) fn page(
     }
 }
 
+/// What is shown of something that was there before.
+pub(super) fn gone(visit: &Visit) -> Markup {
+    html! {
+        h1 { "It is not there any more" }
+        p { a href={ (visit.base) "/" } { "To the overview" } }
+    }
+}
+
 /// A page that is not there.
 pub(super) fn missing(visit: &Visit) -> Response {
     let main = html! {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use lockapi::Backend;
-use lockapi::queue::Job;
+use lockapi::queue::{Claim, Job};
 use lockapi_console::web::WebOptions;
 
 use crate::common::Database;
-use crate::visitor::{Browser, event};
+use crate::visitor::{Browser, backend, event};
 
 async fn connect(database: &Database) -> Arc<dyn Backend> {
     let connected = lockapi_sqlx::connect_url(&database.url()).await;
@@ -34,6 +34,26 @@ async fn what_can_be_read_again_is_told_again() {
     }
     assert_eq!(after, before);
     backend.close().await.expect("closed");
+}
+
+#[tokio::test]
+async fn a_job_that_is_gone_is_told_to_be_gone() {
+    let backend = backend().await;
+    let queue = backend.queue("mails").expect("a queue");
+    let id = queue.push(Job::new("send", &1).expect("a job")).await;
+    let id = id.expect("pushed").id;
+    let mut browser = Browser::of(&backend, WebOptions::new());
+    let mut changes = browser.changes(&format!("/live?screen=job&id={id}")).await;
+    let before = event(&mut changes).await.expect("the job");
+    assert!(before.contains("send"), "{before}");
+    for delivery in queue.claim(&Claim::new(1)).await.expect("the job") {
+        delivery.ack().await.expect("acknowledged");
+    }
+    let mut after = event(&mut changes).await.expect("an event");
+    while after.contains("send") {
+        after = event(&mut changes).await.expect("an event");
+    }
+    assert!(after.contains("not there any more"), "{after}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -66,16 +66,20 @@ impl JobLimit {
                 "a limit of 0 running jobs; allowed are 1 to {MAX_RUNNING}; to run none, pause the queue"
             )));
         }
-        self.row_of_group()
+        self.row_from(1)
     }
 
     /// The same of a group.
     pub(super) fn row_of_group(&self) -> Result<LimitRow> {
+        self.row_from(0)
+    }
+
+    fn row_from(&self, least: u32) -> Result<LimitRow> {
         if let Some(running) = self.running
             && running > MAX_RUNNING
         {
             return Err(invalid(format!(
-                "a limit of {running} running jobs; allowed are 1 to {MAX_RUNNING}"
+                "a limit of {running} running jobs; allowed are {least} to {MAX_RUNNING}"
             )));
         }
         if *self == Self::default() {
