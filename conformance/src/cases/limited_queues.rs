@@ -34,6 +34,7 @@ register! { "queue_limited":
     Q36 limit_costs_no_attempt;
     Q36 dead_letters_take_no_place;
     Q36 lost_claim_holds_no_second_place @ Relay [Relay];
+    Q36 lost_claim_is_found_where_no_permit_is_left @ Relay [Relay];
 }
 
 pub(super) fn running(most: u32) -> JobLimit {
@@ -463,4 +464,26 @@ async fn lost_claim_holds_no_second_place(cx: Context) {
         cx.namespace()
     );
     assert_eq!(cx.sql(&owed).await, [done.to_string()]);
+}
+
+async fn lost_claim_is_found_where_no_permit_is_left(cx: Context) {
+    let backend = quiet(&cx).await;
+    for (n, fault) in faults("UPDATE lockapi.job AS j").into_iter().enumerate() {
+        let told = format!("{fault:?}");
+        let queue = backend.queue(&format!("work {n}")).unwrap();
+        let limit = JobLimit::default().rate(Quota::per_day(1));
+        queue.set_limit(limit).await.unwrap();
+        push_many(&queue, 2).await;
+        cx.break_next(fault, 1).await;
+        let claimed = soon("an answer", queue.claim(&by_hand())).await;
+        assert_eq!(cx.mend().await, 0, "not met: {told}");
+        let mut claimed = claimed.unwrap_or_else(|error| panic!("{told}: {error}"));
+        if claimed.is_empty() {
+            // The lost one may have been under way.
+            claimed = claim_soon(&queue, &by_hand()).await;
+        }
+        assert_eq!(claimed.len(), 1, "{told}");
+        assert_eq!(claimed[0].attempt(), 1, "{told}");
+        none(&queue).await;
+    }
 }

@@ -140,6 +140,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "group_rates",
         sql: include_str!("../../migrations/0022_group_rates.sql"),
     },
+    Migration {
+        version: 23,
+        name: "lost_claims",
+        sql: include_str!("../../migrations/0023_lost_claims.sql"),
+    },
 ];
 
 impl Migration {

@@ -2,9 +2,11 @@
 
 use lockapi::suite::queue::{LimitRow, SetQueueLimit};
 
-use super::queue::{ack, claim, count, name, push};
-use super::sides::{Side, Step, elapse, step};
-use super::{Meets, Schedule};
+use super::queue::{ack, claim, claim_again, count, name, push};
+use super::sides::{Plans, Side, Step, elapse, step};
+use super::{Meets, Schedule, agree};
+
+const DAY: i64 = 24 * 3600 * 1_000_000_000;
 
 /// What a claim answers while another has the limit.
 const NONE: Meets = Meets::Skips("done [], picked 0:");
@@ -15,6 +17,25 @@ fn limit(running: i64) -> Step {
         let row = LimitRow {
             running: Some(running),
             ..LimitRow::default()
+        };
+        vec![SetQueueLimit {
+            name: name(side),
+            limit: Some(row),
+            topics: Vec::new(),
+        }]
+    };
+    step(batch, |_, ()| "limited".to_owned())
+}
+
+/// Limits how many are claimed in a day, after three at once, and how many run.
+fn rate(running: Option<i64>) -> Step {
+    let batch = move |side: &Side| {
+        let row = LimitRow {
+            running,
+            permits: Some(1),
+            period: Some(DAY),
+            burst: Some(3),
+            step: Some(DAY),
         };
         vec![SetQueueLimit {
             name: name(side),
@@ -66,5 +87,22 @@ fn job_that_is_being_completed_has_its_place_also_when_its_lease_has_ended() {
         let before = [&a, &b, &limit(1), &claim(1), &passes];
         let schedule = Schedule::new(&before, &ack(&["a"]), &claim(1), NONE);
         schedule.then(&claim(1)).then(&count()).run();
+    }
+}
+
+#[test]
+fn lost_claim_is_found_again_and_takes_no_permit() {
+    let jobs = push(&["a", "b", "c", "d"]);
+    for running in [None, Some(2), Some(4)] {
+        for most in [1, 3] {
+            let (limit, claim, again) = (rate(running), claim(most), claim_again(4));
+            let (rest, count, later, ended) =
+                (super::queue::claim(4), count(), elapse(2), claim_again(4));
+            let steps = [
+                &jobs, &limit, &claim, &again, &again, &count, &rest, &count, &later, &ended,
+                &count,
+            ];
+            agree(Plans::Engine, &steps);
+        }
     }
 }

@@ -73,7 +73,15 @@ pub(super) fn ticket(side: &Side, name: &str) -> Ticket {
 
 /// Completes deliveries, and claims so many jobs; the deliveries have the names of the jobs.
 fn complete_and_claim(done: &'static [&'static str], most: i64) -> Step {
+    exchange(done, most, false)
+}
+
+/// With `again` the answer to the claim before was lost.
+fn exchange(done: &'static [&'static str], most: i64, again: bool) -> Step {
     Arc::new(move |side: &mut Side| {
+        let before = side.given("claim");
+        let number = fastrand::i64(1..);
+        side.give("claim", number);
         let ack = |name: &&str| Ack {
             ticket: ticket(side, name),
             keep: UNIT,
@@ -86,8 +94,8 @@ fn complete_and_claim(done: &'static [&'static str], most: i64) -> Step {
             lease: UNIT,
             priorities: (0..4).map(|priority| (priority, (0, 0))).collect(),
             worker: "worker".to_owned(),
-            claim: fastrand::i64(1..),
-            lost: Vec::new(),
+            claim: number,
+            lost: if again { vec![before] } else { Vec::new() },
             names: Vec::new(),
             bytes: 1000,
             keep_dead: FOR_EVER,
@@ -109,6 +117,11 @@ fn complete_and_claim(done: &'static [&'static str], most: i64) -> Step {
 
 pub(super) fn claim(most: i64) -> Step {
     complete_and_claim(&[], most)
+}
+
+/// Claims after the answer to the claim before was lost.
+pub(super) fn claim_again(most: i64) -> Step {
+    exchange(&[], most, true)
 }
 
 pub(super) fn take(most: i64) -> Step {

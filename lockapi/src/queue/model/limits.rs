@@ -82,10 +82,12 @@ impl Jobs {
             return None;
         }
         let mut room = i64::MAX;
-        let mut again = Vec::new();
         if let Some(most) = limit.row.running {
             let held = i64::try_from(self.held(now, &queue).count()).unwrap_or(i64::MAX);
             room = (most - held).max(0);
+        }
+        let mut again = Vec::new();
+        if !want.lost.is_empty() {
             again = self
                 .held(now, &queue)
                 .filter(|(_, live)| live.is_held(now) && live.is_of(&want.lost))
