@@ -1,14 +1,15 @@
 //! Whoever pushes jobs, and whoever claims them.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
-use lockapi::queue::{Claim, Delivery, Job};
+use lockapi::Queue;
+use lockapi::queue::{Claim, Delivery, Job, Pushed};
 
 use super::store::Inside;
 use super::{Context, QUEUES, Transacted, before, rest};
 use crate::args::Control;
-use crate::log::{Answer, How, Op};
+use crate::log::{Answer, Claimed, How, Op};
 
 /// So many that no job is buried.
 pub(super) const ATTEMPTS: u32 = 10_000;
@@ -19,7 +20,7 @@ pub(crate) fn is_exact(job: i64) -> bool {
 }
 
 pub(super) async fn push(context: Context) {
-    pushing(context, QUEUES[0], "job", 150).await;
+    pushing(context, QUEUES[0], "job", 200).await;
 }
 
 /// Pushes jobs, in transactions of the program and outside of them.
@@ -40,22 +41,48 @@ pub(super) async fn pushing(context: Context, queue: &'static str, name: &'stati
         if fastrand::bool() {
             job = job.idempotency_key(number.to_string());
         }
-        let inside = fastrand::u8(..3) == 0;
-        let op = Op::Push {
-            job: number,
-            inside,
-        };
-        let failed = if inside {
-            let sql = format!("SELECT torture.sent({number})");
-            let inside = Inside::Push(Arc::clone(&queue), job);
-            context.transact(op, inside, sql).await != Transacted::Committed
-        } else {
-            let pushed = context.call(op, queue.push(job), |_| Answer::Done).await;
-            pushed.1.is_err()
-        };
-        if failed {
+        if push_one(&context, &queue, (number, None), job).await == Push::Failed {
             rest(300).await;
         }
+    }
+}
+
+/// What became of a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Push {
+    Failed,
+    /// In a transaction.
+    Committed,
+    /// The library calls the job by this number.
+    Pushed(i64),
+}
+
+/// Pushes a job, of a number and maybe in a group: every third in a transaction.
+pub(super) async fn push_one(
+    context: &Context,
+    queue: &Arc<dyn Queue>,
+    (number, group): (i64, Option<&str>),
+    job: Job,
+) -> Push {
+    let inside = fastrand::u8(..3) == 0;
+    let op = Op::Push {
+        job: number,
+        queue: queue.name().to_owned(),
+        group: group.map(str::to_owned),
+        inside,
+    };
+    if inside {
+        let sql = format!("SELECT torture.sent({number})");
+        let inside = Inside::Push(Arc::clone(queue), job);
+        return match context.transact(op, inside, sql).await {
+            Transacted::Committed => Push::Committed,
+            _ => Push::Failed,
+        };
+    }
+    let told = |pushed: &Pushed| Answer::Number(pushed.id);
+    match context.call(op, queue.push(job), told).await.1 {
+        Ok(pushed) => Push::Pushed(pushed.id),
+        Err(_) => Push::Failed,
     }
 }
 
@@ -86,15 +113,21 @@ pub(super) async fn claim(context: Context) {
 
 #[expect(clippy::ptr_arg, reason = "it is what a call answers")]
 pub(super) fn jobs(deliveries: &Vec<Delivery>) -> Answer {
-    let job = |delivery: &Delivery| {
-        let job = delivery.decode().expect("a number was pushed");
-        (job, delivery.ticket().token)
+    let claimed = |delivery: &Delivery| {
+        let due = delivery.run_at().duration_since(UNIX_EPOCH);
+        let due = due.map_or(0, |since| since.as_micros());
+        let (job, token) = jobs_of(delivery);
+        Claimed {
+            job,
+            token,
+            due: i64::try_from(due).unwrap_or_default(),
+        }
     };
-    Answer::Jobs(deliveries.iter().map(job).collect())
+    Answer::Jobs(deliveries.iter().map(claimed).collect())
 }
 
 async fn handle(context: &Context, call: u64, delivery: Delivery) {
-    let (job, token) = jobs_of(&delivery);
+    let (_, token) = jobs_of(&delivery);
     for _ in 0..fastrand::u8(1..4) {
         let at = before();
         if delivery.is_lost() {
@@ -103,6 +136,12 @@ async fn handle(context: &Context, call: u64, delivery: Delivery) {
         context.log.held(at, call, token);
         rest(40).await;
     }
+    settle(context, delivery).await;
+}
+
+/// Does what is to be done, or something else, and says so, or does not.
+pub(super) async fn settle(context: &Context, delivery: Delivery) {
+    let (job, token) = jobs_of(&delivery);
     let op = |how| Op::Settle { job, token, how };
     let told = |(): &()| Answer::Done;
     match fastrand::u8(..12) {
@@ -132,7 +171,7 @@ async fn handle(context: &Context, call: u64, delivery: Delivery) {
     }
 }
 
-fn jobs_of(delivery: &Delivery) -> (i64, i64) {
+pub(super) fn jobs_of(delivery: &Delivery) -> (i64, i64) {
     let job = delivery.decode().expect("a number was pushed");
     (job, delivery.ticket().token)
 }

@@ -14,6 +14,7 @@ use crate::log::{Answer, Log, Op, now};
 
 mod holders;
 mod jobs;
+pub(crate) mod limited;
 mod numbers;
 mod plain;
 mod recorded;
@@ -83,7 +84,7 @@ pub(crate) fn run(program: &Program) -> Result<()> {
     let phase = obey();
     match program.role {
         Role::Plain => {
-            plain::run(&url, &log, &phase);
+            plain::run(&url, &log, &phase, program.control);
             Ok(())
         }
         Role::Library { library, blocking } => {
@@ -162,6 +163,10 @@ async fn work(
     tasks.spawn(jobs::claim(context.clone()));
     tasks.spawn(workers::push(context.clone()));
     tasks.spawn(workers::work(context.clone()));
+    tasks.spawn(limited::push(context.clone()));
+    tasks.spawn(limited::work::claim(context.clone()));
+    tasks.spawn(limited::work::run(context.clone()));
+    tasks.spawn(limited::change::change(context.clone()));
     tasks.spawn(numbers::limit(context.clone()));
     tasks.spawn(numbers::ids(context.clone()));
     while let Some(ended) = tasks.join_next().await {

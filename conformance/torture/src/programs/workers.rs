@@ -12,7 +12,7 @@ use super::recorded::Recorded;
 use super::{Context, QUEUES, before, rest};
 
 /// What a worker tells is in the history.
-struct Silent;
+pub(super) struct Silent;
 
 impl Observe for Silent {
     fn unhandled(&self, _: &str, _: &Unhandled) {}
@@ -62,6 +62,16 @@ async fn handle(context: Context, job: i64, cx: worker::Context) -> Result<(), F
         context.log.held(at, call, token);
     }
     rest(60).await;
+    settle(&context, job, &cx).await
+}
+
+/// Does what is to be done, or something else; the worker says so.
+pub(super) async fn settle(
+    context: &Context,
+    job: i64,
+    cx: &worker::Context,
+) -> Result<(), Failed> {
+    let token = cx.delivery().ticket().token;
     match fastrand::u8(..16) {
         0 => return Err(Failed::retry("again")),
         1 => return Err(Failed::snooze(Duration::from_millis(200))),
@@ -69,14 +79,14 @@ async fn handle(context: Context, job: i64, cx: worker::Context) -> Result<(), F
     }
     let delivery = Arc::clone(cx.delivery());
     if is_exact(job) {
-        let completed = complete(&context, delivery, job).await;
+        let completed = complete(context, delivery, job).await;
         return if completed {
             Ok(())
         } else {
             Err(Failed::retry("not completed"))
         };
     }
-    if !affect(&context, job, token).await {
+    if !affect(context, job, token).await {
         return Err(Failed::retry("no effect"));
     }
     // The worker acknowledges after this has returned.
