@@ -68,6 +68,11 @@ async fn hold(
     (stubborn, is_lost): (bool, impl Fn() -> bool),
 ) {
     let (job, token) = jobs_of(delivery);
+    // One that is lost may yet be acknowledged.
+    if has_result(job) {
+        let set = delivery.set_result(&token);
+        set.expect("a number is a result");
+    }
     let begun = before();
     for _ in 0..fastrand::u8(1..9) {
         loop {
@@ -81,10 +86,6 @@ async fn hold(
                 break;
             }
         }
-    }
-    if has_result(job) {
-        let set = delivery.set_result(&token);
-        set.expect("a number is a result");
     }
 }
 
