@@ -20,7 +20,7 @@ pub(crate) fn is_exact(job: i64) -> bool {
 }
 
 pub(super) async fn push(context: Context) {
-    pushing(context, QUEUES[0], "job", 200).await;
+    pushing(context, QUEUES[0], "job", 300).await;
 }
 
 /// Pushes jobs, in transactions of the program and outside of them.

@@ -84,13 +84,13 @@ pub(super) async fn push(context: Context) {
         }
         let queue = pick(&[GROUPED, GROUPED, LIMITED, LIMITED, ORDERED, RATED, PACED]);
         let group = match queue {
-            GROUPED => Some(pick(&GROUPS[..3])),
-            ORDERED | PACED => Some(pick(&GROUPS)),
+            GROUPED | PACED => Some(pick(&GROUPS[..3])),
+            ORDERED => Some(pick(&GROUPS)),
             _ => None,
         };
         // Sometimes more than there are places or permits for.
         let count = match (fastrand::u8(..4), queue) {
-            (0, RATED) => 8,
+            (0, RATED | PACED) => 8,
             (0, GROUPED | LIMITED) => 5,
             (0 | 1, _) => 2,
             _ => 1,
