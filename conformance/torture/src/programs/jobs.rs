@@ -1,6 +1,7 @@
 //! Whoever pushes jobs, and whoever claims them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
 
 use lockapi::Queue;
@@ -11,6 +12,8 @@ use super::{Context, QUEUES, Transacted, before, rest};
 use crate::args::Control;
 use crate::log::{Answer, Claimed, How, Op};
 
+/// A program that has pushed so many jobs more than it has done pushes no more, so that a slow machine can do all in the end.
+const AHEAD: i64 = 25;
 /// So many that no job is buried.
 pub(super) const ATTEMPTS: u32 = 10_000;
 
@@ -20,7 +23,7 @@ pub(crate) fn is_exact(job: i64) -> bool {
 }
 
 pub(super) async fn push(context: Context) {
-    pushing(context, QUEUES[0], "job", 300).await;
+    pushing(context, QUEUES[0], "job", 150).await;
 }
 
 /// Pushes jobs, in transactions of the program and outside of them.
@@ -28,7 +31,7 @@ pub(super) async fn pushing(context: Context, queue: &'static str, name: &'stati
     let queue = context.backend.queue(queue).expect("a queue");
     while !context.is_over() {
         rest(pause).await;
-        if !context.pushes() {
+        if !context.pushes() || context.ahead.load(Ordering::Relaxed) > AHEAD {
             continue;
         }
         let number = context.log.number();
@@ -43,6 +46,8 @@ pub(super) async fn pushing(context: Context, queue: &'static str, name: &'stati
         }
         if push_one(&context, &queue, (number, None), job).await == Push::Failed {
             rest(300).await;
+        } else {
+            context.ahead.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -136,39 +141,43 @@ async fn handle(context: &Context, call: u64, delivery: Delivery) {
         context.log.held(at, call, token);
         rest(40).await;
     }
-    settle(context, delivery).await;
+    if settle(context, delivery).await {
+        context.ahead.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
-/// Does what is to be done, or something else, and says so, or does not.
-pub(super) async fn settle(context: &Context, delivery: Delivery) {
+/// Does what is to be done, or something else, and says so, or does not. Answers whether the job is done.
+pub(super) async fn settle(context: &Context, delivery: Delivery) -> bool {
     let (job, token) = jobs_of(&delivery);
     let op = |how| Op::Settle { job, token, how };
     let told = |(): &()| Answer::Done;
-    match fastrand::u8(..12) {
-        0 => drop(delivery),
+    let called = match fastrand::u8(..12) {
+        0 => {
+            drop(delivery);
+            return false;
+        }
         1 => {
             let after = Duration::from_millis(100);
             let giving = async { delivery.nack("again", after).await.map(drop) };
-            drop(context.call(op(How::Nack), giving, told).await);
+            context.call(op(How::Nack), giving, told).await
         }
-        2 => drop(
-            context
-                .call(op(How::Release), delivery.release(), told)
-                .await,
-        ),
+        2 => {
+            let giving = delivery.release();
+            context.call(op(How::Release), giving, told).await
+        }
         3 => {
             let snoozing = delivery.snooze(Duration::from_millis(200));
-            drop(context.call(op(How::Snooze), snoozing, told).await);
+            context.call(op(How::Snooze), snoozing, told).await
         }
-        _ if is_exact(job) => {
-            complete(context, Arc::new(delivery), job).await;
+        _ if is_exact(job) => return complete(context, Arc::new(delivery), job).await,
+        _ if affect(context, job, token).await => {
+            let acked = context.call(op(How::Ack), delivery.ack(), told).await;
+            return acked.1.is_ok();
         }
-        _ => {
-            if affect(context, job, token).await {
-                drop(context.call(op(How::Ack), delivery.ack(), told).await);
-            }
-        }
-    }
+        _ => return false,
+    };
+    drop(called);
+    false
 }
 
 pub(super) fn jobs_of(delivery: &Delivery) -> (i64, i64) {

@@ -1,7 +1,7 @@
 //! Programs: each is a process, which works until it is told to end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -69,6 +69,9 @@ pub(crate) struct Context {
     log: Log,
     phase: Arc<AtomicU8>,
     control: Option<Control>,
+    /// How many jobs it has pushed more than it has done; those in limited queues apart.
+    ahead: Arc<AtomicI64>,
+    limited_ahead: Arc<AtomicI64>,
 }
 
 /// Is a program until it is told to end.
@@ -149,6 +152,8 @@ async fn work(
         log,
         phase,
         control,
+        ahead: Arc::default(),
+        limited_ahead: Arc::default(),
     };
     let mut tasks = tokio::task::JoinSet::new();
     if backend.capabilities().session_locks {

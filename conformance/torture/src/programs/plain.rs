@@ -67,14 +67,25 @@ fn failed(error: &postgres::Error) -> Answer {
         report.parsed_severity() == Some(postgres::error::Severity::Error)
             && !report.code().code().starts_with("08")
     });
+    let message = error.as_db_error().map_or_else(
+        || error.to_string(),
+        |report| format!("{} {}", report.message(), report.code().code()),
+    );
+    // Of the session itself; a server whose clock was set may find that it has passed too early.
+    let timed_out = message.contains("statement timeout");
+    let kind = match refused {
+        true if timed_out => "TimedOut",
+        true => "Refused",
+        false => "Unknown",
+    };
     Answer::Failed {
         what: if refused {
             Failed::NotDone
         } else {
             Failed::Unknown
         },
-        kind: if refused { "Refused" } else { "Unknown" }.to_owned(),
-        message: error.to_string(),
+        kind: kind.to_owned(),
+        message,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Workers, whose handlers fail in several ways.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockapi::Stop;
@@ -62,7 +63,11 @@ async fn handle(context: Context, job: i64, cx: worker::Context) -> Result<(), F
         context.log.held(at, call, token);
     }
     rest(60).await;
-    settle(&context, job, &cx).await
+    let settled = settle(&context, job, &cx).await;
+    if settled.is_ok() {
+        context.ahead.fetch_sub(1, Ordering::Relaxed);
+    }
+    settled
 }
 
 /// Does what is to be done, or something else; the worker says so.

@@ -1,10 +1,11 @@
 //! Jobs of queues and groups that are limited.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use lockapi::limit::Quota;
 use lockapi::queue::{Groups, Job, JobLimit, JobResult, Priority};
-use lockapi::{Queue, admin::JobEdit};
+use lockapi::{Queue, Result, admin::JobEdit};
 
 use super::jobs::{ATTEMPTS, Push, push_one};
 use super::{Context, pick, rest};
@@ -33,6 +34,8 @@ pub(crate) const OF_QUEUE: u32 = 4;
 pub(crate) const QUEUE_RATE: (u64, u64) = (4, 12);
 pub(crate) const GROUP_RATE: (u64, u64) = (2, 3);
 
+/// As for other jobs; what a limit allows takes longer.
+const AHEAD: i64 = 8;
 const GROUPS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 /// Jobs of the second name are paused for a while.
 const NAMES: [&str; 2] = ["light", "heavy"];
@@ -79,7 +82,7 @@ pub(crate) fn is_limited(queue: &str) -> bool {
 pub(super) async fn push(context: Context) {
     while !context.is_over() {
         rest(1200).await;
-        if !context.pushes() {
+        if !context.pushes() || context.limited_ahead.load(Ordering::Relaxed) > AHEAD {
             continue;
         }
         let queue = pick(&[GROUPED, GROUPED, LIMITED, LIMITED, ORDERED, RATED, PACED]);
@@ -111,10 +114,14 @@ pub(super) async fn push(context: Context) {
                 job = job.idempotency_key(number.to_string());
             }
             match push_one(&context, &queue, (number, group), job).await {
-                Push::Failed => rest(300).await,
+                Push::Failed => {
+                    rest(300).await;
+                    continue;
+                }
                 Push::Committed => {}
                 Push::Pushed(id) => follow(&context, &*queue, number, id).await,
             }
+            context.limited_ahead.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -123,18 +130,14 @@ pub(super) async fn push(context: Context) {
 async fn follow(context: &Context, queue: &dyn Queue, job: i64, id: i64) {
     let failed = match fastrand::u8(..12) {
         0 => {
-            let cancelling = queue.cancel(vec![id]);
-            let told = |gone: &Vec<i64>| found(gone.contains(&id));
-            let op = Op::Cancel { job };
-            context.call(op, cancelling, told).await.1.is_err()
+            let cancelling = async { Ok(queue.cancel(vec![id]).await?.contains(&id)) };
+            cancel(context, job, cancelling).await.is_err()
         }
         1 => {
             rest(300).await;
             let operator = context.backend.operator();
             let cancelling = operator.cancel_job(queue.name(), id, "torture");
-            let told = |gone: &bool| found(*gone);
-            let op = Op::Cancel { job };
-            context.call(op, cancelling, told).await.1.is_err()
+            cancel(context, job, cancelling).await.is_err()
         }
         2 | 3 => {
             let operator = context.backend.operator();
@@ -157,6 +160,19 @@ async fn follow(context: &Context, queue: &dyn Queue, job: i64, id: i64) {
     if failed {
         rest(300).await;
     }
+}
+
+async fn cancel(
+    context: &Context,
+    job: i64,
+    cancelling: impl Future<Output = Result<bool>>,
+) -> Result<()> {
+    let op = Op::Cancel { job };
+    let (_, gone) = context.call(op, cancelling, |gone| found(*gone)).await;
+    if gone? {
+        context.limited_ahead.fetch_sub(1, Ordering::Relaxed);
+    }
+    Ok(())
 }
 
 fn found(found: bool) -> Answer {

@@ -1,6 +1,7 @@
 //! Whoever claims jobs of limited queues.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockapi::Stop;
@@ -57,7 +58,9 @@ pub(in crate::programs) async fn claim(context: Context) {
 async fn handle(context: Context, call: u64, delivery: Delivery, stubborn: bool) {
     let is_lost = || !stubborn && delivery.is_lost();
     hold(&context, call, &delivery, (stubborn, is_lost)).await;
-    jobs::settle(&context, delivery).await;
+    if jobs::settle(&context, delivery).await {
+        context.limited_ahead.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Works for a while, and says how long it believes to have the job.
@@ -129,5 +132,9 @@ async fn handle_in_worker(context: Context, job: i64, cx: worker::Context) -> Re
     let call = context.log.delivered(job, cx.delivery().ticket().token);
     let is_lost = || cx.is_lost();
     hold(&context, call, cx.delivery(), (false, is_lost)).await;
-    workers::settle(&context, job, &cx).await
+    let settled = workers::settle(&context, job, &cx).await;
+    if settled.is_ok() {
+        context.limited_ahead.fetch_sub(1, Ordering::Relaxed);
+    }
+    settled
 }
