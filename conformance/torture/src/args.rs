@@ -26,6 +26,8 @@ Usage: make torture ARGS='[options]'
                        outside    what is to happen with an acknowledgement happens before it
                        greedy     what a limit refuses is done nevertheless
                        hoard      permits are kept until the end
+                       beyond     jobs are claimed without regard to the limit of their queue
+                       stubborn   handlers go on when their delivery is lost
                        quiet      no faults at all, and nothing may fail
     --keep             keeps the logs, and says where they are
     -h, --help         this text
@@ -61,15 +63,19 @@ pub(crate) enum Control {
     Outside,
     Greedy,
     Hoard,
+    Beyond,
+    Stubborn,
     Quiet,
 }
 
 impl Control {
-    const ALL: [(&'static str, Self); 5] = [
+    const ALL: [(&'static str, Self); 7] = [
         ("unchecked", Self::Unchecked),
         ("outside", Self::Outside),
         ("greedy", Self::Greedy),
         ("hoard", Self::Hoard),
+        ("beyond", Self::Beyond),
+        ("stubborn", Self::Stubborn),
         ("quiet", Self::Quiet),
     ];
 

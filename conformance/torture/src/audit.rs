@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use lockapi::lease::LeaseOptions;
 use lockapi::limit::Quota;
-use lockapi::queue::{Claim, Job};
+use lockapi::queue::{Claim, Groups, Job, JobLimit};
 use lockapi::{ErrorKind, blocking};
 use postgres::Client;
 
 use crate::Result;
 use crate::history::Violation;
+use crate::programs::limited::{GROUPED, LIMITED, OF_GROUPS, OF_QUEUE};
 use crate::programs::{KEYS, PERMITS, TTL};
 use crate::server::{Server, USER};
 
@@ -40,7 +41,7 @@ pub(crate) fn drained(client: &mut Client, patience: Duration) -> Result<Duratio
     Ok(start.elapsed())
 }
 
-/// No session, no lock, no lease and no dead job is left.
+/// No session, no lock, no lease, no dead job, and nothing that holds a place or is in the way of jobs is left.
 pub(crate) fn left(client: &mut Client) -> Result<Vec<Violation>> {
     let things = [
         (
@@ -59,7 +60,30 @@ pub(crate) fn left(client: &mut Client) -> Result<Vec<Violation>> {
         ),
         (
             "dead letters",
-            "SELECT count(*) FROM lockapi.job_archive".to_owned(),
+            "SELECT count(*) FROM lockapi.job_archive WHERE status <> 'cancelled'".to_owned(),
+        ),
+        (
+            "places in limited queues",
+            // As the library counts them.
+            "SELECT count(*)
+               FROM lockapi.queue_limit AS l
+              CROSS JOIN unnest(l.ids, l.tokens) AS u (id, token)
+               JOIN lockapi.job AS j ON j.id = u.id AND j.token = u.token
+              WHERE j.lease_until > clock_timestamp()"
+                .to_owned(),
+        ),
+        (
+            "admitted jobs of groups",
+            "SELECT count(*) FROM lockapi.job WHERE group_key IS NOT NULL AND due_at IS NULL"
+                .to_owned(),
+        ),
+        (
+            "limits of groups",
+            "SELECT count(*) FROM lockapi.group_limit".to_owned(),
+        ),
+        (
+            "paused names",
+            "SELECT count(*) FROM lockapi.paused_name".to_owned(),
         ),
     ];
     let mut violations = Vec::new();
@@ -110,6 +134,10 @@ pub(crate) fn all_can_be_had(server: &Server) -> Vec<Violation> {
     let permits = semaphore.and_then(|it| it.acquire_many_timeout(PERMITS, PATIENCE));
     note("semaphore", permits.and_then(blocking::LeaseGuard::release));
     note("queue", queue(&backend));
+    note("places of a queue", places(&backend));
+    for group in ["a", "f"] {
+        note("places of a group", places_of_group(&backend, group));
+    }
     note("close", backend.close());
     violations
 }
@@ -120,6 +148,54 @@ fn queue(backend: &blocking::Backend) -> lockapi::Result<()> {
     if let Some(delivery) = queue.claim(&Claim::new(1).wait(PATIENCE))?.pop() {
         return delivery.ack();
     }
-    let message = "the job that was pushed is not delivered";
-    Err(lockapi::Error::new(ErrorKind::TimedOut, "claim", message))
+    Err(not_delivered("the job that was pushed is not delivered"))
+}
+
+fn not_delivered(message: impl Into<String>) -> lockapi::Error {
+    lockapi::Error::new(ErrorKind::TimedOut, "claim", message.into())
+}
+
+/// All places of a queue that has a limit can be taken, and no more.
+fn places(backend: &blocking::Backend) -> lockapi::Result<()> {
+    let queue = backend.queue(LIMITED)?;
+    queue.set_limit(JobLimit::default().running(OF_QUEUE))?;
+    all_places(&queue, OF_QUEUE, None)
+}
+
+/// All places of a group.
+fn places_of_group(backend: &blocking::Backend, group: &str) -> lockapi::Result<()> {
+    let queue = backend.queue(GROUPED)?;
+    queue.set_groups(Groups::default().limit(OF_GROUPS))?;
+    all_places(&queue, OF_GROUPS, Some(group))
+}
+
+fn all_places(queue: &blocking::Queue, most: u32, group: Option<&str>) -> lockapi::Result<()> {
+    for _ in 0..=most {
+        let job = Job::new("audit", &0)?;
+        queue.push(group.iter().fold(job, |job, group| job.group(*group)))?;
+    }
+    let (start, most) = (Instant::now(), most as usize);
+    let mut deliveries = Vec::new();
+    while deliveries.len() < most {
+        let left = PATIENCE.saturating_sub(start.elapsed());
+        let claimed = queue.claim(&Claim::new(most + 1).wait(left))?;
+        deliveries.extend(claimed);
+        if left.is_zero() {
+            let count = deliveries.len();
+            return Err(not_delivered(format!(
+                "{count} places of {most} can be taken"
+            )));
+        }
+    }
+    deliveries.extend(queue.claim(&Claim::new(1))?);
+    let count = deliveries.len();
+    for delivery in deliveries {
+        delivery.ack()?;
+    }
+    let last = queue.claim(&Claim::new(2).wait(PATIENCE))?;
+    if count > most || last.len() != 1 {
+        let message = format!("{count} places of {most} are taken, then {}", last.len());
+        return Err(not_delivered(message));
+    }
+    last.into_iter().try_for_each(blocking::Delivery::ack)
 }

@@ -43,6 +43,14 @@ pub(crate) enum How {
     Release,
 }
 
+/// How the jobs of a name are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Paused {
+    No,
+    UntilResumed,
+    ForATime,
+}
+
 /// What a program asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Op {
@@ -71,6 +79,8 @@ pub(crate) enum Op {
     },
     Push {
         job: i64,
+        queue: String,
+        group: Option<String>,
         /// In a transaction of the program.
         inside: bool,
     },
@@ -86,6 +96,38 @@ pub(crate) enum Op {
         job: i64,
         token: i64,
         how: How,
+    },
+    /// What became of a job.
+    Result {
+        job: i64,
+        /// For how long it may wait, in milliseconds.
+        wait: u64,
+    },
+    Cancel {
+        job: i64,
+    },
+    Edit {
+        job: i64,
+    },
+    /// How many jobs of a queue, or of a group of it, run at once; `None`: as in other groups.
+    SetLimit {
+        queue: String,
+        group: Option<String>,
+        most: Option<u32>,
+    },
+    /// A rate is set to what it is.
+    SetRate {
+        queue: String,
+    },
+    /// Jobs of a name are paused, or resumed.
+    Pause {
+        queue: String,
+        name: String,
+        how: Paused,
+    },
+    /// Counts what the tables have beyond the limits.
+    Audit {
+        queue: String,
     },
     Check {
         key: String,
@@ -122,6 +164,13 @@ impl Op {
                 How::Snooze => "snooze",
                 How::Release => "give back",
             },
+            Self::Result { .. } => "result",
+            Self::Cancel { .. } => "cancel",
+            Self::Edit { .. } => "edit",
+            Self::SetLimit { .. } => "set limit",
+            Self::SetRate { .. } => "set rate",
+            Self::Pause { .. } => "pause name",
+            Self::Audit { .. } => "audit",
             Self::Check { .. } => "limit",
             Self::Ids { .. } => "ids",
             Self::Look => "look",
@@ -131,10 +180,22 @@ impl Op {
     /// For how long it may wait by what was asked, in milliseconds.
     pub(crate) fn wait(&self) -> u64 {
         match self {
-            Self::Acquire { wait, .. } | Self::Claim { wait, .. } => *wait,
+            Self::Acquire { wait, .. } | Self::Claim { wait, .. } | Self::Result { wait, .. } => {
+                *wait
+            }
             _ => 0,
         }
     }
+}
+
+/// A job that was delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Claimed {
+    pub(crate) job: i64,
+    /// Of this delivery.
+    pub(crate) token: i64,
+    /// When it was due, or admitted if it has a group, in microseconds of the server's clock.
+    pub(crate) due: i64,
 }
 
 /// What a program is told.
@@ -144,11 +205,12 @@ pub(crate) enum Answer {
     /// Held by another, nothing there, or refused.
     Nothing,
     Token(i64),
-    /// Jobs with the tokens of their deliveries.
-    Jobs(Vec<(i64, i64)>),
+    Jobs(Vec<Claimed>),
     Ids(Vec<i64>),
-    /// A number, of a version or a count.
+    /// A number, of a version, a count, or what the library calls a job.
     Number(i64),
+    /// The job was cancelled.
+    Cancelled,
     /// A permit, taken at this time of the server's clock, in nanoseconds.
     Taken(i64),
     Failed {

@@ -1,7 +1,7 @@
 //! One round: a server, programs, faults, the calm after them, and the check of the history.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::Result;
 use crate::args::{Control, Settings};
@@ -10,7 +10,7 @@ use crate::conductor::Conductor;
 use crate::crew::Crew;
 use crate::disk;
 use crate::history::{History, Tables, Violation};
-use crate::log::{SECOND, now};
+use crate::log::{Nanos, SECOND, now};
 use crate::plan::{Fault, Plan, fit};
 use crate::pooler::Pooler;
 use crate::programs::Phase;
@@ -209,7 +209,14 @@ fn finish(
         calm: (calm, calm + recovery),
         is_quick,
         end,
+        wall: wall()?,
         turns,
         ..History::read(crew.incarnations())?
     })
+}
+
+/// By how much the time since 1970 is ahead of the clock of the logs.
+fn wall() -> Result<Nanos> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    Ok(u64::try_from(since.as_nanos())?.saturating_sub(now()))
 }

@@ -11,7 +11,7 @@ use postgres::{Client, Config, NoTls};
 
 use crate::Result;
 use crate::disk::Disk;
-use crate::programs::KEYS;
+use crate::programs::{KEYS, limited};
 
 /// The role of all programs: no more than the library says that it needs, and its own tables.
 pub(crate) const USER: &str = "tortured";
@@ -61,6 +61,7 @@ impl Server {
         let backend =
             lockapi::blocking::Backend::connect(lockapi_postgres::connect_url(cluster.url()))?;
         backend.migrate()?;
+        limited::prepare(&backend)?;
         backend.close()?;
         cluster.psql(SCHEMA)?;
         cluster.psql(&format!(
@@ -69,7 +70,9 @@ impl Server {
              GRANT USAGE ON SCHEMA torture TO {USER};
              GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA torture TO {USER};"
         ))?;
-        cluster.psql(&grants(Role::Worker, USER)?)?;
+        for role in [Role::Worker, Role::Operator] {
+            cluster.psql(&grants(role, USER)?)?;
+        }
         Ok(Self {
             port: cluster.port()?,
             url: cluster.url().to_owned(),

@@ -14,10 +14,10 @@ use crate::server::USER;
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Tables that programs read and write all the time.
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 16] = [
     "job",
-    "job_progress",
-    "job_result",
+    "queue_limit",
+    "queue_groups",
     "lease",
     "rate_limit",
     "fence_mark",
@@ -26,6 +26,11 @@ const TABLES: [&str; 11] = [
     "push_key",
     "lock_session",
     "lock_note",
+    "group_limit",
+    "group_rate",
+    "paused_name",
+    "job_progress",
+    "job_result",
 ];
 
 impl Conductor<'_> {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{Call, History, Violation, time};
-use crate::log::{Answer, How, Nanos, Op};
+use crate::log::{Answer, Claimed, How, Nanos, Op};
 use crate::programs::is_exact;
 
 /// What a job went through.
@@ -13,6 +13,8 @@ struct Job<'a> {
     /// Token, when it was asked for, from when and until when it was held, by which program.
     deliveries: Vec<(i64, Nanos, Nanos, Nanos, usize)>,
     settled: Vec<(i64, How, &'a Call)>,
+    /// When somebody first asked for its end.
+    cancelled: Option<Nanos>,
     /// Effects that are there, with their tokens.
     exact: Vec<i64>,
     plain: usize,
@@ -45,7 +47,7 @@ fn gather(history: &History) -> BTreeMap<i64, Job<'_>> {
                 let Some((at, Answer::Jobs(claimed))) = &call.answer else {
                     continue;
                 };
-                for (job, token) in claimed {
+                for Claimed { job, token, .. } in claimed {
                     let held = call.held.get(token).copied().unwrap_or(*at);
                     let delivery = (*token, call.asked, *at, held.max(*at), call.program);
                     jobs.entry(*job).or_default().deliveries.push(delivery);
@@ -54,6 +56,11 @@ fn gather(history: &History) -> BTreeMap<i64, Job<'_>> {
             Op::Settle { job, token, how } => {
                 let job = jobs.entry(*job).or_default();
                 job.settled.push((*token, *how, call));
+            }
+            // It may be gone, and its holder does not know.
+            Op::Cancel { job } if !call.is_refused() => {
+                let cancelled = &mut jobs.entry(*job).or_default().cancelled;
+                *cancelled = cancelled.or(Some(call.asked));
             }
             _ => {}
         }
@@ -88,7 +95,7 @@ fn pushed(
     let (effects, exact) = (job.exact.len() + job.plain, is_exact(number));
     let seen = effects > 0 || !job.deliveries.is_empty();
     let by = history.name(push.program);
-    if push.done().is_some() && effects == 0 {
+    if push.done().is_some() && effects == 0 && job.cancelled.is_none() {
         let deliveries = job.deliveries.len();
         let what = format!("pushed by {by}, delivered {deliveries} times, and without effect");
         violate("no job is lost", what);

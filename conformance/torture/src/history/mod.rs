@@ -1,6 +1,6 @@
 //! What all programs saw, merged, and checked.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use postgres::Client;
 
@@ -12,9 +12,14 @@ use crate::plan::Fault;
 
 mod answers;
 mod jobs;
+mod limited;
+#[cfg(test)]
+mod limited_tests;
 mod locks;
 mod numbers;
+mod order;
 mod registers;
+mod results;
 #[cfg(test)]
 mod tests;
 
@@ -95,6 +100,9 @@ pub(crate) struct Tables {
     pub(crate) sent: Vec<i64>,
     /// Jobs that are still there, and what is known of them.
     pub(crate) left: Vec<(i64, String)>,
+    /// Results, by what the library calls the jobs.
+    pub(crate) results: Vec<(i64, i64)>,
+    pub(crate) cancelled: BTreeSet<i64>,
 }
 
 impl Tables {
@@ -122,6 +130,13 @@ impl Tables {
         for row in client.query(sql, &[])? {
             tables.left.push((row.get(0), row.get(1)));
         }
+        for row in client.query("SELECT id, result::text::int8 FROM lockapi.job_result", &[])? {
+            tables.results.push((row.get(0), row.get(1)));
+        }
+        let sql = "SELECT payload::text::int8 FROM lockapi.job_archive WHERE status = 'cancelled'";
+        for row in client.query(sql, &[])? {
+            tables.cancelled.insert(row.get(0));
+        }
         Ok(tables)
     }
 }
@@ -141,6 +156,8 @@ pub(crate) struct History {
     pub(crate) is_quick: bool,
     /// When programs were told to end.
     pub(crate) end: Nanos,
+    /// By how much the time since 1970 is ahead of the clock of the logs.
+    pub(crate) wall: Nanos,
 }
 
 impl History {
@@ -203,6 +220,9 @@ impl History {
         violations.extend(locks::check(self));
         violations.extend(registers::check(self));
         violations.extend(jobs::check(self));
+        violations.extend(limited::check(self));
+        violations.extend(order::check(self));
+        violations.extend(results::check(self));
         violations.extend(numbers::check(self));
         violations.extend(answers::check(self));
         violations

@@ -16,6 +16,16 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
     violations
 }
 
+/// What may be taken in a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    /// So many at once, and so many a second.
+    pub(super) burst: u64,
+    pub(super) a_second: u64,
+    /// And so many in any case.
+    pub(super) more: u64,
+}
+
 /// No window has more permits that were asked for and answered in it than a burst and what flows back meanwhile.
 fn limits(history: &History) -> Vec<Violation> {
     let mut permits: BTreeMap<&str, Vec<(Nanos, Nanos)>> = BTreeMap::new();
@@ -24,40 +34,53 @@ fn limits(history: &History) -> Vec<Violation> {
             permits.entry(key).or_default().push((call.asked, *at));
         }
     }
+    let rate = u64::from(RATE);
+    let rate = Rate {
+        burst: rate,
+        a_second: rate,
+        more: 0,
+    };
+    let mut violations = Vec::new();
+    for (key, permits) in permits {
+        if let Some((count, from, to)) = excess(history, permits, rate) {
+            let (from, to) = (time(history, from), time(history, to));
+            let what = format!("{key}: {count} permits from {from} to {to}");
+            violations.push(Violation::new("limits hold", what));
+        }
+    }
+    violations
+}
+
+/// Finds a window in which more permits were asked for and answered than may be: how many, from when, until when.
+pub(super) fn excess(
+    history: &History,
+    mut permits: Vec<(Nanos, Nanos)>,
+    rate: Rate,
+) -> Option<(usize, Nanos, Nanos)> {
     let steps: Vec<_> = history
         .applied
         .iter()
         .filter(|it| it.fault == Fault::Clock)
         .collect();
-    let mut violations = Vec::new();
-    for (key, mut permits) in permits {
-        permits.sort_unstable();
-        for (begin, (from, _)) in permits.iter().enumerate() {
-            let window = permits[begin..]
-                .iter()
-                .take_while(|(asked, _)| *asked < from + WINDOW);
-            let mut answered: Vec<_> = window.map(|(_, answered)| *answered).collect();
-            answered.sort_unstable();
-            let excess = answered.iter().enumerate().find(|(count, to)| {
-                // When the clock is set, a limit heals within a burst.
-                let set = steps.iter().filter(|it| it.from <= **to && it.to >= *from);
-                let bursts = 1 + set.count() as u64;
-                let allowed = u64::from(RATE) * (bursts * SECOND + (*to - from)) / SECOND;
-                *count as u64 + 1 > allowed + 1
-            });
-            if let Some((count, to)) = excess {
-                let what = format!(
-                    "{key}: {} permits from {} to {}",
-                    count + 1,
-                    time(history, *from),
-                    time(history, *to)
-                );
-                violations.push(Violation::new("limits hold", what));
-                break;
-            }
+    permits.sort_unstable();
+    for (begin, (from, _)) in permits.iter().enumerate() {
+        let window = permits[begin..]
+            .iter()
+            .take_while(|(asked, _)| *asked < from + WINDOW);
+        let mut answered: Vec<_> = window.map(|(_, answered)| *answered).collect();
+        answered.sort_unstable();
+        let excess = answered.iter().enumerate().find(|(count, to)| {
+            // When the clock is set, a limit heals within a burst.
+            let set = steps.iter().filter(|it| it.from <= **to && it.to >= *from);
+            let bursts = 1 + set.count() as u64;
+            let allowed = rate.burst * bursts + rate.a_second * (*to - from) / SECOND + rate.more;
+            *count as u64 + 1 > allowed + 1
+        });
+        if let Some((count, to)) = excess {
+            return Some((count + 1, *from, *to));
         }
     }
-    violations
+    None
 }
 
 fn ids(history: &History) -> Vec<Violation> {

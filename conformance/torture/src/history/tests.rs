@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use super::{Accepted, Call, Handled, History, Turn};
 use crate::args::Role;
 use crate::crew::Incarnation;
-use crate::log::{Answer, Failed, How, Kind, Nanos, Op, SECOND};
+use crate::log::{Answer, Claimed, Failed, How, Kind, Nanos, Op, SECOND};
 
 /// Calls of two programs.
-fn history(calls: impl IntoIterator<Item = Call>) -> History {
+pub(super) fn history(calls: impl IntoIterator<Item = Call>) -> History {
     let program = |number| Incarnation {
         number,
         place: 0,
@@ -32,7 +32,12 @@ fn history(calls: impl IntoIterator<Item = Call>) -> History {
     }
 }
 
-fn call(program: usize, op: Op, (asked, answered): (Nanos, Nanos), answer: Answer) -> Call {
+pub(super) fn call(
+    program: usize,
+    op: Op,
+    (asked, answered): (Nanos, Nanos),
+    answer: Answer,
+) -> Call {
     Call {
         program,
         op,
@@ -42,7 +47,7 @@ fn call(program: usize, op: Op, (asked, answered): (Nanos, Nanos), answer: Answe
     }
 }
 
-fn refused() -> Answer {
+pub(super) fn refused() -> Answer {
     Answer::Failed {
         what: Failed::NotDone,
         kind: "Unavailable".to_owned(),
@@ -90,7 +95,13 @@ fn accepted(calls: Vec<Call>, writes: &[(i64, i64)]) -> History {
 }
 
 fn push(job: i64, answer: Answer) -> Call {
-    call(0, Op::Push { job, inside: false }, (1, 2), answer)
+    let op = Op::Push {
+        job,
+        queue: "jobs".to_owned(),
+        group: None,
+        inside: false,
+    };
+    call(0, op, (1, 2), answer)
 }
 
 fn claim(job: i64, token: i64, (asked, answered): (Nanos, Nanos)) -> Call {
@@ -98,7 +109,8 @@ fn claim(job: i64, token: i64, (asked, answered): (Nanos, Nanos)) -> Call {
         queue: "jobs".to_owned(),
         wait: 0,
     };
-    call(1, op, (asked, answered), Answer::Jobs(vec![(job, token)]))
+    let claimed = Claimed { job, token, due: 0 };
+    call(1, op, (asked, answered), Answer::Jobs(vec![claimed]))
 }
 
 fn ack(job: i64, token: i64, times: (Nanos, Nanos), how: How) -> Call {
@@ -117,7 +129,7 @@ fn ids(program: usize, ids: &[i64]) -> Call {
 }
 
 /// The promises that a history breaks.
-fn broken(history: &History) -> Vec<&'static str> {
+pub(super) fn broken(history: &History) -> Vec<&'static str> {
     let mut broken: Vec<_> = history.violations().iter().map(|it| it.promise).collect();
     broken.dedup();
     broken

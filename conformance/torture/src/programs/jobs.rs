@@ -1,15 +1,19 @@
 //! Whoever pushes jobs, and whoever claims them.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, UNIX_EPOCH};
 
-use lockapi::queue::{Claim, Delivery, Job};
+use lockapi::Queue;
+use lockapi::queue::{Claim, Delivery, Job, Pushed};
 
 use super::store::Inside;
 use super::{Context, QUEUES, Transacted, before, rest};
 use crate::args::Control;
-use crate::log::{Answer, How, Op};
+use crate::log::{Answer, Claimed, How, Op};
 
+/// A program that has pushed so many jobs more than it has done pushes no more, so that a slow machine can do all in the end.
+const AHEAD: i64 = 25;
 /// So many that no job is buried.
 pub(super) const ATTEMPTS: u32 = 10_000;
 
@@ -27,7 +31,7 @@ pub(super) async fn pushing(context: Context, queue: &'static str, name: &'stati
     let queue = context.backend.queue(queue).expect("a queue");
     while !context.is_over() {
         rest(pause).await;
-        if !context.pushes() {
+        if !context.pushes() || context.ahead.load(Ordering::Relaxed) > AHEAD {
             continue;
         }
         let number = context.log.number();
@@ -40,22 +44,50 @@ pub(super) async fn pushing(context: Context, queue: &'static str, name: &'stati
         if fastrand::bool() {
             job = job.idempotency_key(number.to_string());
         }
-        let inside = fastrand::u8(..3) == 0;
-        let op = Op::Push {
-            job: number,
-            inside,
-        };
-        let failed = if inside {
-            let sql = format!("SELECT torture.sent({number})");
-            let inside = Inside::Push(Arc::clone(&queue), job);
-            context.transact(op, inside, sql).await != Transacted::Committed
-        } else {
-            let pushed = context.call(op, queue.push(job), |_| Answer::Done).await;
-            pushed.1.is_err()
-        };
-        if failed {
+        if push_one(&context, &queue, (number, None), job).await == Push::Failed {
             rest(300).await;
+        } else {
+            context.ahead.fetch_add(1, Ordering::Relaxed);
         }
+    }
+}
+
+/// What became of a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Push {
+    Failed,
+    /// In a transaction.
+    Committed,
+    /// The library calls the job by this number.
+    Pushed(i64),
+}
+
+/// Pushes a job, of a number and maybe in a group: every third in a transaction.
+pub(super) async fn push_one(
+    context: &Context,
+    queue: &Arc<dyn Queue>,
+    (number, group): (i64, Option<&str>),
+    job: Job,
+) -> Push {
+    let inside = fastrand::u8(..3) == 0;
+    let op = Op::Push {
+        job: number,
+        queue: queue.name().to_owned(),
+        group: group.map(str::to_owned),
+        inside,
+    };
+    if inside {
+        let sql = format!("SELECT torture.sent({number})");
+        let inside = Inside::Push(Arc::clone(queue), job);
+        return match context.transact(op, inside, sql).await {
+            Transacted::Committed => Push::Committed,
+            _ => Push::Failed,
+        };
+    }
+    let told = |pushed: &Pushed| Answer::Number(pushed.id);
+    match context.call(op, queue.push(job), told).await.1 {
+        Ok(pushed) => Push::Pushed(pushed.id),
+        Err(_) => Push::Failed,
     }
 }
 
@@ -86,15 +118,21 @@ pub(super) async fn claim(context: Context) {
 
 #[expect(clippy::ptr_arg, reason = "it is what a call answers")]
 pub(super) fn jobs(deliveries: &Vec<Delivery>) -> Answer {
-    let job = |delivery: &Delivery| {
-        let job = delivery.decode().expect("a number was pushed");
-        (job, delivery.ticket().token)
+    let claimed = |delivery: &Delivery| {
+        let due = delivery.run_at().duration_since(UNIX_EPOCH);
+        let due = due.map_or(0, |since| since.as_micros());
+        let (job, token) = jobs_of(delivery);
+        Claimed {
+            job,
+            token,
+            due: i64::try_from(due).unwrap_or_default(),
+        }
     };
-    Answer::Jobs(deliveries.iter().map(job).collect())
+    Answer::Jobs(deliveries.iter().map(claimed).collect())
 }
 
 async fn handle(context: &Context, call: u64, delivery: Delivery) {
-    let (job, token) = jobs_of(&delivery);
+    let (_, token) = jobs_of(&delivery);
     for _ in 0..fastrand::u8(1..4) {
         let at = before();
         if delivery.is_lost() {
@@ -103,36 +141,46 @@ async fn handle(context: &Context, call: u64, delivery: Delivery) {
         context.log.held(at, call, token);
         rest(40).await;
     }
-    let op = |how| Op::Settle { job, token, how };
-    let told = |(): &()| Answer::Done;
-    match fastrand::u8(..12) {
-        0 => drop(delivery),
-        1 => {
-            let after = Duration::from_millis(100);
-            let giving = async { delivery.nack("again", after).await.map(drop) };
-            drop(context.call(op(How::Nack), giving, told).await);
-        }
-        2 => drop(
-            context
-                .call(op(How::Release), delivery.release(), told)
-                .await,
-        ),
-        3 => {
-            let snoozing = delivery.snooze(Duration::from_millis(200));
-            drop(context.call(op(How::Snooze), snoozing, told).await);
-        }
-        _ if is_exact(job) => {
-            complete(context, Arc::new(delivery), job).await;
-        }
-        _ => {
-            if affect(context, job, token).await {
-                drop(context.call(op(How::Ack), delivery.ack(), told).await);
-            }
-        }
+    if settle(context, delivery).await {
+        context.ahead.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-fn jobs_of(delivery: &Delivery) -> (i64, i64) {
+/// Does what is to be done, or something else, and says so, or does not. Answers whether the job is done.
+pub(super) async fn settle(context: &Context, delivery: Delivery) -> bool {
+    let (job, token) = jobs_of(&delivery);
+    let op = |how| Op::Settle { job, token, how };
+    let told = |(): &()| Answer::Done;
+    let called = match fastrand::u8(..12) {
+        0 => {
+            drop(delivery);
+            return false;
+        }
+        1 => {
+            let after = Duration::from_millis(100);
+            let giving = async { delivery.nack("again", after).await.map(drop) };
+            context.call(op(How::Nack), giving, told).await
+        }
+        2 => {
+            let giving = delivery.release();
+            context.call(op(How::Release), giving, told).await
+        }
+        3 => {
+            let snoozing = delivery.snooze(Duration::from_millis(200));
+            context.call(op(How::Snooze), snoozing, told).await
+        }
+        _ if is_exact(job) => return complete(context, Arc::new(delivery), job).await,
+        _ if affect(context, job, token).await => {
+            let acked = context.call(op(How::Ack), delivery.ack(), told).await;
+            return acked.1.is_ok();
+        }
+        _ => return false,
+    };
+    drop(called);
+    false
+}
+
+pub(super) fn jobs_of(delivery: &Delivery) -> (i64, i64) {
     let job = delivery.decode().expect("a number was pushed");
     (job, delivery.ticket().token)
 }

@@ -1,7 +1,7 @@
 //! Programs: each is a process, which works until it is told to end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use crate::log::{Answer, Log, Op, now};
 
 mod holders;
 mod jobs;
+pub(crate) mod limited;
 mod numbers;
 mod plain;
 mod recorded;
@@ -68,6 +69,9 @@ pub(crate) struct Context {
     log: Log,
     phase: Arc<AtomicU8>,
     control: Option<Control>,
+    /// How many jobs it has pushed more than it has done; those in limited queues apart.
+    ahead: Arc<AtomicI64>,
+    limited_ahead: Arc<AtomicI64>,
 }
 
 /// Is a program until it is told to end.
@@ -83,7 +87,7 @@ pub(crate) fn run(program: &Program) -> Result<()> {
     let phase = obey();
     match program.role {
         Role::Plain => {
-            plain::run(&url, &log, &phase);
+            plain::run(&url, &log, &phase, program.control);
             Ok(())
         }
         Role::Library { library, blocking } => {
@@ -148,6 +152,8 @@ async fn work(
         log,
         phase,
         control,
+        ahead: Arc::default(),
+        limited_ahead: Arc::default(),
     };
     let mut tasks = tokio::task::JoinSet::new();
     if backend.capabilities().session_locks {
@@ -162,6 +168,10 @@ async fn work(
     tasks.spawn(jobs::claim(context.clone()));
     tasks.spawn(workers::push(context.clone()));
     tasks.spawn(workers::work(context.clone()));
+    tasks.spawn(limited::push(context.clone()));
+    tasks.spawn(limited::work::claim(context.clone()));
+    tasks.spawn(limited::work::run(context.clone()));
+    tasks.spawn(limited::change::change(context.clone()));
     tasks.spawn(numbers::limit(context.clone()));
     tasks.spawn(numbers::ids(context.clone()));
     while let Some(ended) = tasks.join_next().await {

@@ -9,7 +9,9 @@ use std::time::Duration;
 use postgres::error::SqlState;
 use postgres::{Client, Config, IsolationLevel, NoTls, SimpleQueryMessage};
 
+use super::limited::plain::{audits, beyond, changes};
 use super::{KEYS, Phase, before, pick};
+use crate::args::Control;
 use crate::log::{Answer, Failed, Kind, Log, Op};
 
 const VIEWS: [&str; 6] = [
@@ -21,9 +23,13 @@ const VIEWS: [&str; 6] = [
     "task_view",
 ];
 
-pub(super) fn run(url: &str, log: &Log, phase: &Arc<AtomicU8>) {
+pub(super) fn run(url: &str, log: &Log, phase: &Arc<AtomicU8>, control: Option<Control>) {
     let mut threads = Vec::new();
-    for work in [locks, locks, looks, snapshots] {
+    let mut works: Vec<Work> = vec![locks, locks, looks, snapshots, changes, audits];
+    if control == Some(Control::Beyond) {
+        works.push(beyond);
+    }
+    for work in works {
         let (url, log, phase) = (url.to_owned(), log.clone(), Arc::clone(phase));
         threads.push(thread::spawn(move || {
             while phase.load(Ordering::Relaxed) < Phase::Rest as u8 {
@@ -50,7 +56,10 @@ fn connect(url: &str) -> Result<Client, postgres::Error> {
     Ok(client)
 }
 
-type Ending<'a> = &'a dyn Fn() -> bool;
+pub(super) type Ending<'a> = &'a dyn Fn() -> bool;
+
+/// What a thread does until it is told to end, or fails.
+type Work = fn(&mut Client, &Log, Ending<'_>) -> Result<(), postgres::Error>;
 
 /// What a statement of a plain client says when it fails: nothing is known, unless the server refused it.
 fn failed(error: &postgres::Error) -> Answer {
@@ -58,18 +67,29 @@ fn failed(error: &postgres::Error) -> Answer {
         report.parsed_severity() == Some(postgres::error::Severity::Error)
             && !report.code().code().starts_with("08")
     });
+    let message = error.as_db_error().map_or_else(
+        || error.to_string(),
+        |report| format!("{} {}", report.message(), report.code().code()),
+    );
+    // Of the session itself; a server whose clock was set may find that it has passed too early.
+    let timed_out = message.contains("statement timeout");
+    let kind = match refused {
+        true if timed_out => "TimedOut",
+        true => "Refused",
+        false => "Unknown",
+    };
     Answer::Failed {
         what: if refused {
             Failed::NotDone
         } else {
             Failed::Unknown
         },
-        kind: if refused { "Refused" } else { "Unknown" }.to_owned(),
-        message: error.to_string(),
+        kind: kind.to_owned(),
+        message,
     }
 }
 
-fn ask<T>(
+pub(super) fn ask<T>(
     log: &Log,
     op: Op,
     work: impl FnOnce() -> Result<T, postgres::Error>,
@@ -146,7 +166,7 @@ fn lock(client: &mut Client, key: &str, waits: bool) -> Result<bool, postgres::E
 }
 
 /// The number that a statement answers, without anything being prepared.
-fn number(client: &mut Client, sql: &str) -> Result<i64, postgres::Error> {
+pub(super) fn number(client: &mut Client, sql: &str) -> Result<i64, postgres::Error> {
     let rows = client.simple_query(sql)?;
     let number = rows.iter().find_map(|row| match row {
         SimpleQueryMessage::Row(row) => row.get(0)?.parse().ok(),

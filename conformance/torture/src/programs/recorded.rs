@@ -87,7 +87,7 @@ impl Wrapper for Recorded {
             Ok(exchange) => {
                 let claimed = jobs(&exchange.deliveries);
                 if let Answer::Jobs(claimed) = &claimed {
-                    let by_token = claimed.iter().map(|(job, token)| (*token, *job));
+                    let by_token = claimed.iter().map(|it| (it.token, it.job));
                     self.jobs().extend(by_token);
                 }
                 if let Some(claiming) = claiming {

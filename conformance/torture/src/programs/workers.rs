@@ -1,6 +1,7 @@
 //! Workers, whose handlers fail in several ways.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockapi::Stop;
@@ -12,7 +13,7 @@ use super::recorded::Recorded;
 use super::{Context, QUEUES, before, rest};
 
 /// What a worker tells is in the history.
-struct Silent;
+pub(super) struct Silent;
 
 impl Observe for Silent {
     fn unhandled(&self, _: &str, _: &Unhandled) {}
@@ -62,6 +63,20 @@ async fn handle(context: Context, job: i64, cx: worker::Context) -> Result<(), F
         context.log.held(at, call, token);
     }
     rest(60).await;
+    let settled = settle(&context, job, &cx).await;
+    if settled.is_ok() {
+        context.ahead.fetch_sub(1, Ordering::Relaxed);
+    }
+    settled
+}
+
+/// Does what is to be done, or something else; the worker says so.
+pub(super) async fn settle(
+    context: &Context,
+    job: i64,
+    cx: &worker::Context,
+) -> Result<(), Failed> {
+    let token = cx.delivery().ticket().token;
     match fastrand::u8(..16) {
         0 => return Err(Failed::retry("again")),
         1 => return Err(Failed::snooze(Duration::from_millis(200))),
@@ -69,14 +84,14 @@ async fn handle(context: Context, job: i64, cx: worker::Context) -> Result<(), F
     }
     let delivery = Arc::clone(cx.delivery());
     if is_exact(job) {
-        let completed = complete(&context, delivery, job).await;
+        let completed = complete(context, delivery, job).await;
         return if completed {
             Ok(())
         } else {
             Err(Failed::retry("not completed"))
         };
     }
-    if !affect(&context, job, token).await {
+    if !affect(context, job, token).await {
         return Err(Failed::retry("no effect"));
     }
     // The worker acknowledges after this has returned.

@@ -1,0 +1,299 @@
+//! Histories of limited queues that break one promise each.
+
+use super::tests::{broken, call, history, refused};
+use super::{Call, History};
+use crate::conductor::AppliedFault;
+use crate::log::{Answer, Claimed, How, Nanos, Op, Paused, SECOND};
+use crate::plan::Fault;
+use crate::programs::limited::{GROUPED, LIMITED, ORDERED, PACED, RATED};
+
+fn push(job: i64, queue: &str, group: Option<&str>, times: (Nanos, Nanos)) -> Call {
+    let op = Op::Push {
+        job,
+        queue: queue.to_owned(),
+        group: group.map(str::to_owned),
+        inside: false,
+    };
+    call(0, op, times, Answer::Number(job + 1000))
+}
+
+/// Claimed under the number of the job, and held until then; of a group it was admitted when it was asked for.
+fn claim(job: i64, queue: &str, (asked, answered, held): (Nanos, Nanos, Nanos)) -> Call {
+    let op = Op::Claim {
+        queue: queue.to_owned(),
+        wait: 1,
+    };
+    let claimed = Claimed {
+        job,
+        token: job,
+        due: i64::try_from(asked * 1_000_000).unwrap(),
+    };
+    Call {
+        held: [(job, held * SECOND)].into(),
+        ..call(1, op, (asked, answered), Answer::Jobs(vec![claimed]))
+    }
+}
+
+fn settle(job: i64, how: How, times: (Nanos, Nanos), answer: Answer) -> Call {
+    call(
+        1,
+        Op::Settle {
+            job,
+            token: job,
+            how,
+        },
+        times,
+        answer,
+    )
+}
+
+fn set(queue: &str, group: Option<&str>, most: Option<u32>, times: (Nanos, Nanos)) -> Call {
+    let op = Op::SetLimit {
+        queue: queue.to_owned(),
+        group: group.map(str::to_owned),
+        most,
+    };
+    call(0, op, times, Answer::Done)
+}
+
+/// The promises that are broken beside those of jobs, which are not whole here.
+fn limits(calls: Vec<Call>) -> Vec<&'static str> {
+    of(&history(calls))
+}
+
+fn of(history: &History) -> Vec<&'static str> {
+    let mut broken = broken(history);
+    broken.retain(|promise| *promise != "no job is lost");
+    broken
+}
+
+/// Jobs that are claimed one second after the other, and all held until then.
+fn claimed(count: i64, queue: &str, group: Option<&str>, from: Nanos) -> Vec<Call> {
+    let calls = (1..=count).flat_map(|job| {
+        let at = from + job.unsigned_abs();
+        let number = job * 15 + 1;
+        [
+            push(number, queue, group, (1, 2)),
+            claim(number, queue, (at, at, 100)),
+        ]
+    });
+    calls.collect()
+}
+
+const MORE: [&str; 1] = ["no more jobs run than may"];
+const NONE: [&str; 0] = [];
+
+#[test]
+fn places_of_queues() {
+    assert_eq!(limits(claimed(4, LIMITED, None, 10)), NONE);
+    assert_eq!(limits(claimed(5, LIMITED, None, 10)), MORE);
+    let lowered = |times| {
+        let mut calls = claimed(3, LIMITED, None, 10);
+        calls.push(set(LIMITED, None, Some(2), times));
+        limits(calls)
+    };
+    assert_eq!(lowered((4, 5)), MORE);
+    // The third may have been claimed before, and what runs goes on.
+    assert_eq!(lowered((12, 14)), NONE);
+    // It may have been refused, or raised again.
+    let mut calls = claimed(3, LIMITED, None, 10);
+    calls.push(call(
+        0,
+        set(LIMITED, None, Some(2), (4, 5)).op,
+        (4, 5),
+        refused(),
+    ));
+    assert_eq!(limits(calls), NONE);
+    let mut calls = claimed(3, LIMITED, None, 10);
+    calls.push(set(LIMITED, None, Some(2), (4, 5)));
+    calls.push(set(LIMITED, None, Some(3), (8, 12)));
+    assert_eq!(limits(calls), NONE);
+    // Nobody has what was cancelled.
+    let mut calls = claimed(5, LIMITED, None, 10);
+    calls.push(call(0, Op::Cancel { job: 16 }, (12, 13), Answer::Nothing));
+    assert_eq!(limits(calls), NONE);
+}
+
+#[test]
+fn places_of_groups() {
+    assert_eq!(limits(claimed(3, GROUPED, Some("a"), 10)), NONE);
+    assert_eq!(limits(claimed(4, GROUPED, Some("a"), 10)), MORE);
+    assert_eq!(limits(claimed(2, ORDERED, Some("a"), 10)), MORE);
+    let with = |change| {
+        let mut calls = claimed(2, GROUPED, Some("a"), 10);
+        calls.push(change);
+        limits(calls)
+    };
+    assert_eq!(with(set(GROUPED, None, Some(1), (4, 5))), MORE);
+    assert_eq!(with(set(GROUPED, Some("a"), Some(1), (4, 5))), MORE);
+    assert_eq!(with(set(GROUPED, Some("a"), Some(0), (4, 5)))[..1], MORE);
+    assert_eq!(with(set(GROUPED, Some("b"), Some(0), (4, 5))), NONE);
+    // They were admitted before.
+    assert_eq!(with(set(GROUPED, None, Some(1), (20, 21))), NONE);
+}
+
+#[test]
+fn names() {
+    let paused = |how, times| {
+        let op = Op::Pause {
+            queue: RATED.to_owned(),
+            name: "heavy".to_owned(),
+            how,
+        };
+        call(0, op, times, Answer::Done)
+    };
+    let claimed = |changes: Vec<Call>| {
+        let mut calls = vec![
+            push(10, RATED, None, (1, 2)),
+            claim(10, RATED, (20, 21, 22)),
+        ];
+        calls.extend(changes);
+        limits(calls)
+    };
+    let broken = ["what is paused does not begin"];
+    assert_eq!(
+        claimed(vec![paused(Paused::UntilResumed, (10, 11))]),
+        broken
+    );
+    assert_eq!(claimed(vec![paused(Paused::ForATime, (10, 11))]), NONE);
+    assert_eq!(claimed(vec![paused(Paused::UntilResumed, (19, 21))]), NONE);
+    let resumed = paused(Paused::No, (12, 13));
+    let both = vec![paused(Paused::UntilResumed, (10, 11)), resumed];
+    assert_eq!(claimed(both), NONE);
+}
+
+#[test]
+fn order() {
+    let checked = |begun, acked| {
+        limits(vec![
+            push(1, ORDERED, Some("a"), (1, 2)),
+            push(2, ORDERED, Some("a"), (3, 4)),
+            claim(1, ORDERED, (5, 6, 7)),
+            settle(1, How::Nack, (7, 8), Answer::Done),
+            claim(1, ORDERED, (9, 10, 11)),
+            settle(1, How::Ack, acked, Answer::Done),
+            claim(2, ORDERED, (begun - 1, begun, begun)),
+        ])
+    };
+    assert_eq!(checked(14, (12, 13)), NONE);
+    assert_eq!(checked(14, (12, 20)), NONE);
+    assert_eq!(
+        checked(9, (12, 13)),
+        ["jobs of an ordered group have an order"]
+    );
+    // Which of two that overlap is first is not known.
+    let calls = vec![
+        push(1, ORDERED, Some("a"), (1, 3)),
+        push(2, ORDERED, Some("a"), (2, 4)),
+        claim(2, ORDERED, (5, 6, 7)),
+    ];
+    assert_eq!(limits(calls), NONE);
+}
+
+#[test]
+fn rates() {
+    let at_once = |queue, group, count: i64| {
+        let calls = (1..=count).flat_map(|job| {
+            let number = job * 15 + 1;
+            let claimed = claim(number, queue, (5, 5, 5));
+            [push(number, queue, group, (1, 2)), claimed]
+        });
+        calls.collect::<Vec<_>>()
+    };
+    assert_eq!(limits(at_once(RATED, None, 5)), NONE);
+    assert_eq!(limits(at_once(RATED, None, 6)), ["rates of queues hold"]);
+    assert_eq!(limits(at_once(PACED, Some("a"), 3)), NONE);
+    assert_eq!(
+        limits(at_once(PACED, Some("a"), 4)),
+        ["rates of groups hold"]
+    );
+    // Claims whose answers were lost took the permits.
+    let mut calls = at_once(RATED, None, 6);
+    calls.push(call(1, calls[1].op.clone(), (2, 3), refused()));
+    assert_eq!(limits(calls), NONE);
+    // The clock was set between them.
+    let mut set = history(at_once(PACED, Some("a"), 4));
+    set.applied.push(AppliedFault {
+        fault: Fault::Clock,
+        from: 3 * SECOND,
+        to: 4 * SECOND,
+        effect: 1,
+    });
+    assert_eq!(of(&set), NONE);
+}
+
+#[test]
+fn audits() {
+    let audit = |count| {
+        let queue = LIMITED.to_owned();
+        limits(vec![call(
+            0,
+            Op::Audit { queue },
+            (10, 11),
+            Answer::Number(count),
+        )])
+    };
+    assert_eq!(audit(0), NONE);
+    assert_eq!(audit(1), ["the tables agree with the limits"]);
+}
+
+/// The third job has a result, and is called 1003.
+#[test]
+fn results() {
+    let checked = |more: Vec<Call>, results: &[(i64, i64)]| {
+        let mut calls = vec![
+            push(3, RATED, None, (1, 2)),
+            claim(3, RATED, (3, 4, 5)),
+            settle(3, How::Ack, (6, 7), Answer::Done),
+        ];
+        calls.extend(more);
+        let mut history = history(calls);
+        history.tables.results = results.to_vec();
+        of(&history)
+    };
+    let asked = |answer| call(0, Op::Result { job: 3, wait: 0 }, (8, 9), answer);
+    let wrong = ["a job has the result of the delivery that completed it"];
+    assert_eq!(checked(vec![asked(Answer::Number(3))], &[(1003, 3)]), NONE);
+    assert_eq!(checked(vec![asked(Answer::Nothing)], &[(1003, 3)]), NONE);
+    // What was refused is repeated.
+    let again = settle(3, How::Ack, (5, 6), refused());
+    assert_eq!(checked(vec![again], &[(1003, 3)]), NONE);
+    assert_eq!(checked(vec![], &[]), wrong);
+    assert_eq!(checked(vec![], &[(1003, 2)]), wrong);
+    assert_eq!(checked(vec![asked(Answer::Number(2))], &[(1003, 3)]), wrong);
+    assert_eq!(checked(vec![asked(Answer::Done)], &[(1003, 3)]), wrong);
+    let cancelled = checked(vec![asked(Answer::Cancelled)], &[(1003, 3)]);
+    assert_eq!(cancelled, ["what is cancelled was cancelled by somebody"]);
+}
+
+#[test]
+fn cancellations() {
+    let checked = |answer, more: Vec<Call>, there: bool| {
+        let cancel = call(0, Op::Cancel { job: 1 }, (5, 6), answer);
+        let mut calls = vec![push(1, RATED, None, (1, 2)), cancel];
+        calls.extend(more);
+        let mut history = history(calls);
+        history.tables.cancelled.extend(there.then_some(1));
+        of(&history)
+    };
+    assert_eq!(checked(Answer::Done, vec![], true), NONE);
+    assert_eq!(
+        checked(Answer::Done, vec![], false),
+        ["what is confirmed lasts"]
+    );
+    let nothing = ["what did not happen has no effect"];
+    assert_eq!(checked(Answer::Nothing, vec![], true), nothing);
+    assert_eq!(checked(refused(), vec![], true), nothing);
+    let acked = settle(1, How::Ack, (8, 9), Answer::Done);
+    assert_eq!(
+        checked(Answer::Done, vec![acked], true),
+        ["what is cancelled is not done"]
+    );
+    let later = claim(1, RATED, (8, 9, 9));
+    assert_eq!(
+        checked(Answer::Done, vec![later], true),
+        ["what is cancelled is not delivered"]
+    );
+    let before = claim(1, RATED, (3, 4, 9));
+    assert_eq!(checked(Answer::Done, vec![before], true), NONE);
+}

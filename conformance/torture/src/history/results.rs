@@ -1,0 +1,153 @@
+//! Results are those of the deliveries that completed the jobs; what was cancelled is not done.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{Call, History, Violation, time};
+use crate::log::{Answer, How, Op};
+use crate::programs::limited::{has_result, is_limited};
+
+/// What is known of a job.
+#[derive(Default)]
+struct Job<'a> {
+    limited: bool,
+    /// What the library calls it.
+    id: Option<i64>,
+    acks: Vec<(i64, &'a Call)>,
+    results: Vec<&'a Call>,
+    cancels: Vec<&'a Call>,
+    claims: Vec<&'a Call>,
+}
+
+pub(super) fn check(history: &History) -> Vec<Violation> {
+    let mut jobs: BTreeMap<i64, Job<'_>> = BTreeMap::new();
+    for call in &history.calls {
+        match &call.op {
+            Op::Push { job, queue, .. } => {
+                let of = jobs.entry(*job).or_default();
+                of.limited = is_limited(queue);
+                if let Some((_, Answer::Number(id))) = &call.answer
+                    && !matches!(call.op, Op::Push { inside: true, .. })
+                {
+                    of.id = Some(*id);
+                }
+            }
+            Op::Settle {
+                job,
+                token,
+                how: How::Ack | How::AckIn,
+            } => {
+                jobs.entry(*job).or_default().acks.push((*token, call));
+            }
+            Op::Result { job, .. } => jobs.entry(*job).or_default().results.push(call),
+            Op::Cancel { job } => jobs.entry(*job).or_default().cancels.push(call),
+            Op::Claim { .. } => {
+                if let Some((_, Answer::Jobs(claimed))) = &call.answer {
+                    for claimed in claimed {
+                        jobs.entry(claimed.job).or_default().claims.push(call);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let results: HashMap<i64, i64> = history.tables.results.iter().copied().collect();
+    let mut violations = Vec::new();
+    for (number, job) in jobs.iter().filter(|(_, job)| job.limited) {
+        let mut violate = |promise, what: String| {
+            violations.push(Violation::new(promise, format!("job {number}: {what}")));
+        };
+        let stored = job.id.and_then(|id| results.get(&id)).copied();
+        result(history, (*number, job), stored, &mut violate);
+        cancelled(history, (*number, job), stored, &mut violate);
+    }
+    violations
+}
+
+fn result(
+    history: &History,
+    (number, job): (i64, &Job<'_>),
+    stored: Option<i64>,
+    violate: &mut impl FnMut(&'static str, String),
+) {
+    const PROMISE: &str = "a job has the result of the delivery that completed it";
+    for (token, ack) in &job.acks {
+        if job.id.is_some() && has_result(number) && ack.done().is_some() && stored != Some(*token)
+        {
+            let what = format!("acknowledged under {token}, and its result is {stored:?}");
+            violate(PROMISE, what);
+        }
+    }
+    // A worker repeats what was refused for want of something.
+    let mut acks = job.acks.iter();
+    if let Some(stored) = stored
+        && (!has_result(number) || acks.all(|(token, ack)| *token != stored || ack.is_refused()))
+    {
+        violate(PROMISE, format!("nobody acknowledged {stored}, its result"));
+    }
+    for call in &job.results {
+        let by = history.name(call.program);
+        let Some((at, answer)) = &call.answer else {
+            continue;
+        };
+        let at = time(history, *at);
+        match answer {
+            Answer::Number(token) if stored != Some(*token) => {
+                let what = format!("{by} got {token} at {at}, and it is {stored:?}");
+                violate(PROMISE, what);
+            }
+            Answer::Cancelled if job.cancels.iter().all(|it| it.is_refused()) => {
+                let what = format!("{by} was told at {at} that it was cancelled");
+                violate("what is cancelled was cancelled by somebody", what);
+            }
+            Answer::Done => {
+                let what = format!("{by} was told at {at} that it has no result");
+                violate(PROMISE, what);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn cancelled(
+    history: &History,
+    (number, job): (i64, &Job<'_>),
+    stored: Option<i64>,
+    violate: &mut impl FnMut(&'static str, String),
+) {
+    let there = history.tables.cancelled.contains(&number);
+    let done: Vec<_> = job.cancels.iter().filter_map(|it| it.done()).collect();
+    if !done.is_empty() && !there {
+        violate("what is confirmed lasts", "it is not cancelled".to_owned());
+    }
+    if done.len() > 1 {
+        violate("a job is cancelled once", format!("{:?}", job.cancels));
+    }
+    let possible = |call: &&&Call| {
+        let nothing = matches!(call.answer, Some((_, Answer::Nothing)));
+        !call.is_refused() && !nothing
+    };
+    if there && !job.cancels.iter().any(|call| possible(&call)) {
+        let what = "it is cancelled".to_owned();
+        violate("what did not happen has no effect", what);
+    }
+    if !there {
+        return;
+    }
+    let acked = job.acks.iter().find(|(_, ack)| ack.done().is_some());
+    if let Some((token, _)) = acked {
+        let what = format!("acknowledged under {token}");
+        violate("what is cancelled is not done", what);
+    }
+    if let Some(stored) = stored {
+        violate(
+            "what is cancelled is not done",
+            format!("its result is {stored}"),
+        );
+    }
+    let later = |claim: &&&Call| done.iter().any(|at| claim.asked > *at);
+    if let Some(claim) = job.claims.iter().find(|claim| later(claim)) {
+        let (by, at) = (history.name(claim.program), time(history, claim.asked));
+        let what = format!("{by} claimed it at {at}");
+        violate("what is cancelled is not delivered", what);
+    }
+}
