@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockapi::blocking::Backend;
+use lockapi::queue::{Claim, Job, JobLimit};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::queue::SetQueueLimit;
 use postgres::{Client, NoTls};
@@ -100,4 +102,39 @@ fn claim_that_commits_late_is_counted_by_the_first_claim_after_it() {
     }
     let adopting = "SELECT count(*) FROM lockapi.queue_limit WHERE adopts_until > '-infinity'";
     assert_eq!(read(&mut client, adopting), 0, "nor is it looked for again");
+}
+
+#[test]
+fn claim_that_meets_others_where_answers_take_long_is_repeated_for_a_second() {
+    let (url, _runtime) = database();
+    let backend = Backend::connect(lockapi_postgres::connect_url(&url)).expect("connected");
+    let queue = backend.queue("work").expect("a queue");
+    queue
+        .push(Job::new("due", &1).expect("a job"))
+        .expect("pushed");
+    queue
+        .set_limit(JobLimit::default().running(1))
+        .expect("limited");
+    // Whoever asks meets another claim.
+    let mut client = connect(&url);
+    client
+        .batch_execute(
+            "CREATE SEQUENCE public.asked;
+             CREATE OR REPLACE FUNCTION lockapi.begin_claim(
+                 of_namespace text, of_queue text, lost int8[], of_names text[], paused text[], completed int8)
+                 RETURNS TABLE (room int8, again int8[], ids int8[], tokens int8[], next_in int8, busy bool)
+                 LANGUAGE plpgsql ROWS 1 AS $$
+                 BEGIN
+                     PERFORM nextval('public.asked'), pg_sleep(0.4);
+                     room := 0;
+                     busy := true;
+                     RETURN NEXT;
+                 END $$",
+        )
+        .expect("replaced");
+    let claimed = queue.claim(&Claim::new(1)).expect("answered");
+    assert!(claimed.is_empty());
+    let asked = read(&mut client, "SELECT last_value FROM public.asked");
+    assert!((2..=5).contains(&asked), "{asked} times");
+    backend.close().expect("closed");
 }

@@ -98,6 +98,19 @@ fn is_definite(history: &History, kind: Kind, earlier: &Hold<'_>, later: &Hold<'
     overlap.saturating_sub(stopped) > KNOWN || earlier.from > history.calm.1
 }
 
+/// Whether a mutex may have been granted in a session that had ended, which whoever has it is told soon. No write under it is
+/// accepted.
+fn is_of_ended_session(history: &History, (kind, key): (Kind, &str), hold: &Hold<'_>) -> bool {
+    let of = format!("{kind:?} {key}");
+    let accepted = history.calls.iter().any(|call| {
+        let under = matches!(&call.op, Op::Write { register, token, .. } if *register == of && *token == hold.token);
+        under && call.done().is_some()
+    });
+    let stopped = history.stopped(hold.call.program, hold.from, hold.to);
+    let known = (hold.to - hold.from).saturating_sub(stopped) <= KNOWN;
+    kind == Kind::Mutex && known && !accepted
+}
+
 /// Tokens are unique, and a call that began after a token was known gets a larger one.
 fn tokens(history: &History, (kind, key): (Kind, &str), holds: &[Hold<'_>]) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -123,6 +136,7 @@ fn tokens(history: &History, (kind, key): (Kind, &str), holds: &[Hold<'_>]) -> V
         }
         if let Some(before) = highest
             && before.token >= hold.token
+            && !is_of_ended_session(history, (kind, key), hold)
         {
             let (hold, before) = (describe(history, hold), describe(history, before));
             let what = format!("{kind:?} {key}: {before}, and later {hold}");

@@ -163,16 +163,31 @@ fn exclusion() {
 
 #[test]
 fn tokens() {
-    let grow = |one, other| {
-        let calls = [
-            hold(0, Kind::Mutex, one, (2, 3)),
-            hold(1, Kind::Mutex, other, (6, 7)),
-        ];
+    let grow = |kind, one, other, to| {
+        let calls = [hold(0, kind, one, (2, 3)), hold(1, kind, other, (6, to))];
         broken(&history(calls))
     };
-    assert_eq!(grow(1, 2), [""; 0]);
-    assert_eq!(grow(2, 1), ["tokens grow"]);
-    assert_eq!(grow(1, 1), ["tokens are unique", "tokens grow"]);
+    assert_eq!(grow(Kind::Lease, 1, 2, 7), [""; 0]);
+    assert_eq!(grow(Kind::Lease, 2, 1, 7), ["tokens grow"]);
+    assert_eq!(
+        grow(Kind::Lease, 1, 1, 7),
+        ["tokens are unique", "tokens grow"]
+    );
+    // The session may have ended, and then that is known soon.
+    assert_eq!(grow(Kind::Mutex, 2, 1, 7), [""; 0]);
+    assert_eq!(grow(Kind::Mutex, 2, 1, 60), ["tokens grow"]);
+    let register = "Mutex a".to_owned();
+    let op = Op::Write {
+        register,
+        token: 1,
+        value: 10,
+    };
+    let calls = history([
+        hold(0, Kind::Mutex, 2, (2, 3)),
+        hold(1, Kind::Mutex, 1, (6, 7)),
+        call(1, op, (6, 7), Answer::Done),
+    ]);
+    assert!(broken(&calls).contains(&"tokens grow"));
 }
 
 #[test]

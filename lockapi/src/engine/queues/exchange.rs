@@ -137,15 +137,14 @@ impl Handle {
             return Ok(Exchange::new(Vec::new(), Vec::new(), false, seen));
         }
         let (acked, mut taken) = self.complete_and_claim(acks, claim).await?;
+        let timer = &self.core.connections.timer;
+        let until = timer.now() + limiting::TRIES_FOR;
         for busy in 0..limiting::TRIES {
-            if !matches!(taken.remaining, Remaining::Busy) || claim.is_repeated() {
+            let is_busy = matches!(taken.remaining, Remaining::Busy);
+            if !is_busy || claim.is_repeated() || timer.now() >= until {
                 break;
             }
-            self.core
-                .connections
-                .timer
-                .sleep(limiting::pause(busy))
-                .await;
+            timer.sleep(limiting::pause(busy)).await;
             match self.claim_once(claim).await {
                 Ok(again) => taken = again,
                 Err(error) if acked.is_empty() => return Err(error),

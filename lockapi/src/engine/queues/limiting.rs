@@ -24,8 +24,9 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// After a claim that met another one, and how often that is doubled.
 const BUSY: Duration = Duration::from_millis(2);
 const DOUBLINGS: u32 = 5;
-/// How often a claim that has not asked before is repeated then.
+/// How often a claim that has not asked before is repeated then, and for how long where each answer takes its time.
 pub(super) const TRIES: u32 = 12;
+pub(super) const TRIES_FOR: Duration = Duration::from_secs(1);
 
 impl Queued for SetQueueLimit {
     const NAME: &'static str = "set_limit";
