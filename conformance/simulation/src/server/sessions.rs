@@ -23,6 +23,9 @@ const CODES: [&str; 9] = [
     "40001", "40P01", "53100", "53200", "53300", "55P03", "57014", "XX000", "54000",
 ];
 
+/// What a pooler tells that has lost the server.
+const LOST: [&str; 3] = ["57P01", "08006", "40003"];
+
 impl Server {
     /// How long a message takes now.
     fn delay(&self, program: ProgramId) -> Duration {
@@ -139,10 +142,17 @@ impl Server {
             return self.answer(session, answer, Err(Failure::reported(report)));
         }
         let fatal = self.strikes(Fault::Fatal);
-        if fatal && self.runtime.draw(fastrand::Rng::bool) {
+        let how = self.runtime.draw(|random| random.u8(..3));
+        if fatal && how == 0 {
             self.answer(session, answer, Err(ended("57P01")));
             return self.end(session, None);
         }
+        // Of what it has carried out it may tell that, as a pooler does which has lost the server.
+        let (answer, replaced) = if fatal && how == 1 {
+            (oneshot::channel().0, Some(answer))
+        } else {
+            (answer, None)
+        };
         let mut state = self.lock();
         state.next += 1;
         let number = state.next;
@@ -157,6 +167,10 @@ impl Server {
         drop(state);
         self.attempt(session, false);
         if fatal {
+            if let Some(answer) = replaced {
+                let code = self.runtime.draw(|random| random.choice(LOST));
+                self.answer(session, answer, Err(ended(code.unwrap_or("57P01"))));
+            }
             return self.end(session, Some("57P01"));
         }
         let server = self.clone();
