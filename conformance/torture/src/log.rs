@@ -71,6 +71,8 @@ pub(crate) enum Op {
     },
     Push {
         job: i64,
+        /// What is pushed together with it.
+        with: Option<i64>,
         /// In a transaction of the program.
         inside: bool,
     },

@@ -90,7 +90,12 @@ fn accepted(calls: Vec<Call>, writes: &[(i64, i64)]) -> History {
 }
 
 fn push(job: i64, answer: Answer) -> Call {
-    call(0, Op::Push { job, inside: false }, (1, 2), answer)
+    let op = Op::Push {
+        job,
+        with: None,
+        inside: false,
+    };
+    call(0, op, (1, 2), answer)
 }
 
 fn claim(job: i64, token: i64, (asked, answered): (Nanos, Nanos)) -> Call {
