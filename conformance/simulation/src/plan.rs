@@ -195,9 +195,10 @@ impl Plan {
         let gentle = random.u8(..5) == 0;
         let cause = [None, Some(Fault::Unreachable), Some(Fault::Hush)][random.usize(..3)];
         let mut faults = Fault::ALL.map(|fault| {
-            let is_possible = match gentle {
-                true => HARMLESS.contains(&fault) || cause == Some(fault),
-                false => fault != Fault::Hush,
+            let is_possible = if gentle {
+                HARMLESS.contains(&fault) || cause == Some(fault)
+            } else {
+                fault != Fault::Hush
             };
             let is_in = random.bool() && !calm && is_possible;
             let drawn = random.f64();

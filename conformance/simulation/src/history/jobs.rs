@@ -191,9 +191,7 @@ impl History {
         };
         known.deliveries += 1;
         state.turns.tokens.insert(token);
-        let Some(known) = state.jobs.get_mut(&job) else {
-            return None;
-        };
+        let known = state.jobs.get_mut(&job)?;
         if token > known.latest.0 {
             known.latest = (token, self.runtime.now());
         }

@@ -77,6 +77,7 @@ impl State {
 
 /// A history; clones are one and the same.
 #[derive(Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is of its own")]
 pub(crate) struct History {
     state: Arc<Mutex<State>>,
     runtime: Runtime,
@@ -204,7 +205,7 @@ impl History {
     pub(crate) fn calm_for(&self) -> Duration {
         let now = self.runtime.now();
         let since = self.lock().calm;
-        since.map_or(Duration::ZERO, |since| now - since)
+        since.map_or(Duration::ZERO, |since| now.saturating_sub(since))
     }
 
     /// Whether what is renewed cannot be lost.

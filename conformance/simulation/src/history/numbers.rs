@@ -10,7 +10,7 @@ use crate::runtime::Time;
 /// A call of a limiter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
-    asked: Time,
+    began: Time,
     answered: Option<Time>,
     /// Whether it took a permit, if that is known.
     took: Option<bool>,
@@ -23,7 +23,7 @@ impl History {
     /// A limiter is asked for a permit; answers the number of the call.
     pub(crate) fn asks(&self, key: &str) -> usize {
         let call = Asked {
-            asked: self.runtime.now(),
+            began: self.runtime.now(),
             answered: None,
             took: None,
         };
@@ -50,7 +50,7 @@ impl History {
             return;
         };
         (one.answered, one.took) = (Some(now), Some(took));
-        let asked = one.asked;
+        let asked = one.began;
         if took || !self.flawless {
             return;
         }

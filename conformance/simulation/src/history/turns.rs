@@ -65,7 +65,7 @@ impl Drop for Lasting {
         drop(state);
         if let Some((what, since)) = self.wait.take()
             && self.history.undisturbed
-            && now - since > TURN
+            && now.saturating_sub(since) > TURN
         {
             let what = format!("{what}: waited since {since:?}");
             self.history.runtime.violate("everybody has a turn", what);
@@ -167,14 +167,18 @@ impl History {
         }
         turns.unbegun = unbegun;
         turns.free = free;
-        let begun = turns.unbegun.iter().find(|(_, it)| now - it.1 > BEGUN);
+        let begun = turns
+            .unbegun
+            .iter()
+            .find(|(_, it)| now.saturating_sub(it.1) > BEGUN);
         let hostage = begun.map(|(job, (token, since))| {
             format!("job {job} of {OF_WORKERS}: claimed under {token} at {since:?}, and not begun")
         });
         let mut claims = turns.claims.values();
-        let waiting = claims.find(|(queue, since)| queue == FREE && now - *since > FOUND);
+        let waiting =
+            claims.find(|(queue, since)| queue == FREE && now.saturating_sub(*since) > FOUND);
         let mut jobs = turns.free.iter();
-        let late = jobs.find(|(_, since)| now - **since > DUE + FOUND);
+        let late = jobs.find(|(_, since)| now.saturating_sub(**since) > DUE + FOUND);
         let missed = waiting.zip(late).map(|((_, claim), (job, since))| {
             format!("job {job} of {FREE}: due since {since:?}, and claimed at {claim:?}")
         });

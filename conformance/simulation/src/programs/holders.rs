@@ -374,12 +374,14 @@ pub(super) async fn lock_owner(context: Context) {
             // It may also look, in another branch, whether the lock is free.
             let looks = context.coin();
             let looking = async {
-                while looks {
+                if !looks {
+                    return std::future::pending::<()>().await;
+                }
+                loop {
                     context.rest(Duration::from_millis(500)).await;
                     let own = mutex.on(&owner);
                     drop(context.outcome(own.try_lock()).await);
                 }
-                std::future::pending::<()>().await;
             };
             let (locking, looking) = (std::pin::pin!(locking), std::pin::pin!(looking));
             let locked = match futures_util::future::select(locking, looking).await {
