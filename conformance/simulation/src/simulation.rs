@@ -219,13 +219,8 @@ fn strike(fault: Fault, context: &Context, programs: &Programs) {
             match fault {
                 Fault::Partition => server.cut_off(program, runtime.now() + time),
                 Fault::Block => {
-                    runtime.block(program, true);
                     let time = time.min(Duration::from_secs(10));
-                    runtime.after(time, move |runtime| {
-                        if runtime.is_alive(program) {
-                            runtime.block(program, false);
-                        }
-                    });
+                    server.block_next(program, time);
                 }
                 Fault::Stop => {
                     runtime.stop(program, true);

@@ -281,6 +281,11 @@ impl Runtime {
         ready.extend(parked.into_iter().map(|task| (task, program)));
     }
 
+    /// Whether its tasks have no thread.
+    pub(crate) fn is_blocked(&self, program: ProgramId) -> bool {
+        self.shared.lock().programs[program.0].blocked
+    }
+
     /// From now on tasks of the library end before their time, so likely at each poll.
     pub(crate) fn end_tasks(&self, likely: f64) {
         self.shared.lock().ends = likely;

@@ -79,6 +79,8 @@ struct State {
     /// Processes whose messages wait.
     cut_off: BTreeMap<ProgramId, Time>,
     calls: u64,
+    /// A process that is to be blocked when it sends something, and for how long.
+    block_next: Option<(ProgramId, Duration)>,
     /// When a connection fell silent last.
     hushed: Option<Time>,
     /// Faults that had an effect.
@@ -251,6 +253,26 @@ impl Server {
         };
         self.end(session, Some("57P01"));
         true
+    }
+
+    /// A process has no thread for its tasks, for so long, once one of them has sent something.
+    pub(crate) fn block_next(&self, program: ProgramId, time: Duration) {
+        self.lock().block_next = Some((program, time));
+    }
+
+    /// A process has sent something.
+    pub(crate) fn has_sent(&self, program: ProgramId) {
+        let mut state = self.lock();
+        let next = state.block_next.take_if(|(of, _)| *of == program);
+        drop(state);
+        if let Some((_, time)) = next.filter(|_| self.is_chaotic()) {
+            self.runtime.block(program, true);
+            self.runtime.after(time, move |runtime| {
+                if runtime.is_alive(program) {
+                    runtime.block(program, false);
+                }
+            });
+        }
     }
 
     /// Lets one connection fall silent, unless another has just done so.

@@ -23,6 +23,8 @@ const CODES: [&str; 9] = [
     "40001", "40P01", "53100", "53200", "53300", "55P03", "57014", "XX000", "54000",
 ];
 
+/// How often a process that is blocked may look whether something has arrived.
+const READ: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 /// What a pooler tells that has lost the server.
 const LOST: [&str; 3] = ["57P01", "08006", "40003"];
 
@@ -107,6 +109,7 @@ impl Server {
             self.leave(session);
             return answered;
         }
+        self.has_sent(program);
         let arrival = self.runtime.now() + self.delay(program);
         let mut state = self.lock();
         let arrival = state.sessions.get_mut(&session).map_or(arrival, |it| {
@@ -267,8 +270,9 @@ impl Server {
             let kept = move |_: &Runtime| drop((server, answer));
             return self.runtime.after(Duration::from_secs(3600), kept);
         }
-        self.runtime
-            .at(arrival, move |_| drop(answer.send(outcome)));
+        self.runtime.at(arrival, move |runtime| {
+            deliver(runtime, program, answer, outcome);
+        });
     }
 
     /// Delivers what was notified.
@@ -358,6 +362,17 @@ impl Server {
         drop(it);
         self.go_on(session);
     }
+}
+
+/// A process reads what has arrived. One whose tasks have no thread reads nothing, and some time after they have one.
+fn deliver(runtime: &Runtime, program: ProgramId, answer: Answer, outcome: Result<Rows, Failure>) {
+    if !runtime.is_blocked(program) {
+        return drop(answer.send(outcome));
+    }
+    let pause = runtime.between(READ.0, READ.1);
+    runtime.after(pause, move |runtime| {
+        deliver(runtime, program, answer, outcome);
+    });
 }
 
 /// The report of a session that was ended.
