@@ -1,5 +1,6 @@
 //! Jobs that are tried a few times, some of which take the place of others.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ const ATTEMPTS: u32 = 3;
 struct Own {
     key: String,
     pushed: Mutex<Vec<u64>>,
+    /// Whether the outcome of one is unknown: it may still come, and replace any.
+    unknown: AtomicBool,
 }
 
 /// Pushes jobs, and works on them; both fail now and then.
@@ -26,6 +29,7 @@ pub(super) async fn run(context: Context) {
     let own = Own {
         key: format!("of-{:x}", context.runtime.draw(|random| random.u64(..))),
         pushed: Mutex::default(),
+        unknown: AtomicBool::new(false),
     };
     while !context.is_ending() {
         if !context.has_backlog(QUEUE) {
@@ -48,17 +52,21 @@ async fn push(context: &Context, queue: &dyn lockapi::Queue, own: &Own) {
     let mut job = Job::new("few", &number)
         .expect("a job")
         .max_attempts(ATTEMPTS);
-    let unique = context.runtime.happens(0.3);
+    let unique = context.runtime.happens(0.3) && !own.unknown.load(Ordering::Relaxed);
     if unique {
         job = job.unique(&*own.key, Unique::Replace);
         let mut pushed = own.pushed.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those before it may be replaced, and so is this one if an answer comes late.
+        // Those before it may be replaced.
         for number in pushed.drain(..) {
             context.history.ack(number);
         }
         pushed.push(number);
     }
-    match context.outcome(queue.push(job)).await {
+    let outcome = context.outcome(queue.push(job)).await;
+    if unique && !matches!(outcome, Some(Ok(_))) {
+        own.unknown.store(true, Ordering::Relaxed);
+    }
+    match outcome {
         Some(Ok(answer)) if answer.how == How::Running => context.history.ack(number),
         Some(Ok(_)) => context.history.pushed(number, Ok(())),
         Some(Err(error)) => {
