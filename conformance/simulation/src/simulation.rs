@@ -16,7 +16,7 @@ use crate::server::Server;
 /// Within this time they have to end.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// And within this time all that a process has left has to be found.
-const AUDIT: Duration = Duration::from_secs(600);
+const AUDIT: Duration = Duration::from_secs(1200);
 
 /// What became of a runtime.
 #[derive(Debug)]
@@ -43,13 +43,16 @@ pub(crate) fn simulate(plan: &Plan) -> Outcome {
         programs.begin(&context);
     }
     schedule(&context, &programs);
+    watch(&context);
     runtime.run(plan.time, || false);
     server.calm();
     for program in programs.all() {
         if runtime.is_alive(program) {
             runtime.stop(program, false);
+            runtime.block(program, false);
         }
     }
+    history.calm();
     runtime.run(plan.time + plan.calm, || false);
     context.ending.store(true, Ordering::Relaxed);
     runtime.run(runtime.now() + PATIENCE, || runtime.tasks().is_empty());
@@ -122,9 +125,25 @@ impl Running {
     }
 }
 
+/// Looks at the tables twice a second, as long as tasks run.
+fn watch(context: &Context) {
+    let context = context.clone();
+    context
+        .runtime
+        .clone()
+        .after(Duration::from_millis(500), move |runtime| {
+            if runtime.tasks().is_empty() {
+                return;
+            }
+            let jobs = context.server.jobs();
+            context.history.watched(&jobs);
+            watch(&context);
+        });
+}
+
 /// Lets something that concerns a process or the server fail now and then.
 fn schedule(context: &Context, programs: &Programs) {
-    const ALL: [Fault; 11] = [
+    const ALL: [Fault; 13] = [
         Fault::Terminate,
         Fault::Restart,
         Fault::Unreachable,
@@ -136,6 +155,8 @@ fn schedule(context: &Context, programs: &Programs) {
         Fault::FailOver,
         Fault::Promote,
         Fault::RowLocks,
+        Fault::Block,
+        Fault::Hush,
     ];
     let (runtime, every) = (&context.runtime, context.plan.every);
     let pause = every.mul_f64(runtime.draw(fastrand::Rng::f64) * 2.0);
@@ -164,6 +185,7 @@ fn strike(fault: Fault, context: &Context, programs: &Programs) {
     match fault {
         Fault::Terminate if !server.terminate_any() => return,
         Fault::RowLocks if !server.lock_rows(time) => return,
+        Fault::Hush if !server.hush_any() => return,
         Fault::Restart => server.restart(),
         Fault::Unreachable => {
             server.set_unreachable(true);
@@ -192,12 +214,16 @@ fn strike(fault: Fault, context: &Context, programs: &Programs) {
             let time = time.min(Duration::from_secs(2));
             runtime.after(time, move |_| another.promote());
         }
-        Fault::Partition | Fault::Stop | Fault::Kill => {
+        Fault::Partition | Fault::Stop | Fault::Kill | Fault::Block => {
             let Some(program) = programs.any(runtime) else {
                 return;
             };
             match fault {
                 Fault::Partition => server.cut_off(program, runtime.now() + time),
+                Fault::Block => {
+                    let time = time.min(Duration::from_secs(10));
+                    server.block_next(program, time);
+                }
                 Fault::Stop => {
                     runtime.stop(program, true);
                     runtime.after(time, move |runtime| {

@@ -468,9 +468,9 @@ async fn lost_claim_holds_no_second_place(cx: Context) {
 
 async fn lost_claim_is_found_where_no_permit_is_left(cx: Context) {
     let backend = quiet(&cx).await;
-    for (n, fault) in faults("UPDATE lockapi.job AS j").into_iter().enumerate() {
+    for (n, fault) in faults("UPDATE lockapi.job AS j").enumerate() {
         let told = format!("{fault:?}");
-        let queue = backend.queue(&format!("work {n}")).unwrap();
+        let queue = backend.queue(format!("work {n}")).unwrap();
         let limit = JobLimit::default().rate(Quota::per_day(1));
         queue.set_limit(limit).await.unwrap();
         push_many(&queue, 2).await;

@@ -81,6 +81,8 @@ pub(crate) enum Op {
         job: i64,
         queue: String,
         group: Option<String>,
+        /// What is pushed together with it.
+        with: Option<i64>,
         /// In a transaction of the program.
         inside: bool,
     },

@@ -44,6 +44,8 @@ pub(super) struct Job {
     acked: Option<(Time, Time)>,
     /// Acknowledgements whose outcome is not known.
     unsure: u32,
+    /// Whether somebody may have rejected it.
+    rejected: bool,
     /// The highest token of a delivery, and when that became known.
     latest: (i64, Time),
     pub(super) open: BTreeMap<u64, Hold>,
@@ -84,6 +86,7 @@ impl State {
             deliveries: 0,
             acked: None,
             unsure: 0,
+            rejected: false,
             latest: (0, Time::ZERO),
             open: BTreeMap::new(),
         };
@@ -187,6 +190,8 @@ impl History {
             return None;
         };
         known.deliveries += 1;
+        state.turns.tokens.insert(token);
+        let known = state.jobs.get_mut(&job)?;
         if token > known.latest.0 {
             known.latest = (token, self.runtime.now());
         }
@@ -258,6 +263,28 @@ impl History {
             job: Some(job),
             number,
         })
+    }
+
+    /// Somebody is about to fail it for good.
+    pub(crate) fn reject(&self, job: u64) {
+        if let Some(known) = self.lock().jobs.get_mut(&job) {
+            known.rejected = true;
+        }
+    }
+
+    /// A job became a dead letter: it was rejected, or all of its attempts have begun.
+    pub(crate) fn died(&self, job: u64, most: u32) {
+        self.answered("dead letter");
+        let state = self.lock();
+        let Some(known) = state.jobs.get(&job) else {
+            return;
+        };
+        let (had, rejected) = (known.deliveries, known.rejected);
+        drop(state);
+        if !rejected && had < u64::from(most) {
+            let what = format!("job {job} was delivered {had} times of {most}");
+            self.runtime.violate("no job dies that was not tried", what);
+        }
     }
 
     /// Somebody is about to acknowledge a delivery.

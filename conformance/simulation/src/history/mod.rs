@@ -3,6 +3,7 @@
 mod jobs;
 mod numbers;
 mod runs;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +18,7 @@ pub(crate) use jobs::Group;
 use jobs::Job;
 pub(crate) use runs::Delivered;
 use runs::Runs;
+use turns::Turns;
 
 /// After so long whoever has lost a session lock knows, if it runs.
 const KNOWN: Duration = Duration::from_secs(30);
@@ -50,8 +52,15 @@ struct State {
     /// Nanoseconds at which a permit was taken.
     permits: HashMap<String, (Quota, Vec<i64>)>,
     ids: HashMap<&'static str, BTreeSet<i64>>,
+    /// Of each worker number the ids in the order in which they were known, with the highest up to there.
+    ids_of_workers: HashMap<u64, Vec<(Time, i64)>>,
     /// When the standby of a fail-over received the last, and when it took over.
     fail_overs: Vec<(Time, Time)>,
+    turns: Turns,
+    /// Calls of limiters by key.
+    calls: HashMap<String, Vec<numbers::Asked>>,
+    /// When the faults have stopped.
+    calm: Option<Time>,
     next: u64,
     crowds: u32,
     answers: BTreeMap<&'static str, u64>,
@@ -68,13 +77,24 @@ impl State {
 
 /// A history; clones are one and the same.
 #[derive(Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is of its own")]
 pub(crate) struct History {
     state: Arc<Mutex<State>>,
     runtime: Runtime,
     /// Whether nothing can fail, so that nothing may.
     flawless: bool,
+    /// Whether processes may be without a thread.
+    blocked: bool,
+    /// And whether nobody is held up.
+    undisturbed: bool,
+    /// Whether no session can end.
+    sessions_last: bool,
+    /// Whether what is renewed cannot be lost.
+    leases_last: bool,
     /// Whether the server's clock is set, so that leases may end early.
     stepped: bool,
+    /// Whether another server may take over.
+    replaced: bool,
 }
 
 /// An entry that ends when it is dropped.
@@ -104,13 +124,14 @@ impl History {
         Self {
             state: Arc::default(),
             runtime: runtime.clone(),
-            flawless: plan.faults().all(|fault| {
-                matches!(
-                    fault,
-                    Fault::Drift | Fault::Deaf | Fault::Leave | Fault::Waker
-                )
-            }),
+            flawless: plan.has_only(&[]),
+            undisturbed: plan.has_only(&[]) && !plan.has(Fault::Block) && !plan.polls,
+            sessions_last: plan.has_only(&[Fault::Unreachable]),
+            leases_last: plan.has_only(&[Fault::Unreachable, Fault::Hush])
+                && !plan.has(Fault::Block),
+            blocked: plan.has(Fault::Block),
             stepped: plan.has(Fault::Step),
+            replaced: plan.has(Fault::FailOver) || plan.has(Fault::Promote),
         }
     }
 
@@ -138,13 +159,68 @@ impl History {
             error.kind(),
             ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::Deadlock | ErrorKind::Corrupt
         ) && error.sqlstate().is_none();
+        // A process without a thread may read the grant of a lease when that has ended, each time.
+        let late = self.blocked && error.kind() == ErrorKind::Unavailable;
         if impossible {
             self.runtime
                 .violate("errors say what happened", format!("{error:?}"));
-        } else if self.flawless && error.kind() != ErrorKind::TimedOut {
+        } else if self.flawless && error.kind() != ErrorKind::TimedOut && !late {
             self.runtime
                 .violate("nothing fails without a cause", format!("{error:?}"));
         }
+    }
+
+    /// Something that is kept was lost: a lock of a session, or a lease that is renewed.
+    pub(crate) fn lost(&self, kind: &'static str, key: &str) {
+        let session = matches!(kind, "mutex" | "rw_lock" | "relay");
+        let lasts = if session {
+            self.sessions_last
+        } else {
+            self.leases_last
+        };
+        if lasts {
+            let what = format!("{kind} {key}");
+            self.runtime
+                .violate("nothing is lost without a cause", what);
+        }
+    }
+
+    /// A lock of a session was not granted. An attempt that failed holds nothing, and in a process that `had` one, whose
+    /// session is there, none fails.
+    pub(crate) fn not_locked(&self, error: &Error, had: bool) {
+        self.failed(error);
+        if error.kind() == ErrorKind::Indeterminate {
+            self.runtime
+                .violate("errors say what happened", format!("{error:?}"));
+        }
+        let ends = matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Deadlock);
+        if self.sessions_last && had && !ends {
+            self.runtime
+                .violate("nothing fails without a cause", format!("{error:?}"));
+        }
+    }
+
+    /// The faults stop.
+    pub(crate) fn calm(&self) {
+        let now = self.runtime.now();
+        self.lock().calm = Some(now);
+    }
+
+    /// For how long there have been no faults.
+    pub(crate) fn calm_for(&self) -> Duration {
+        let now = self.runtime.now();
+        let since = self.lock().calm;
+        since.map_or(Duration::ZERO, |since| now.saturating_sub(since))
+    }
+
+    /// Whether what is renewed cannot be lost.
+    pub(crate) fn leases_last(&self) -> bool {
+        self.leases_last
+    }
+
+    /// Whether nothing can fail, so that all answers have to agree.
+    pub(crate) fn is_flawless(&self) -> bool {
+        self.flawless
     }
 
     /// A lock, a lease or a permit of a semaphore was granted, which at most `most` may hold; `asked` is
@@ -224,7 +300,7 @@ impl History {
         those: Vec<u64>,
         what: String,
     ) {
-        let session = matches!(name.0, "mutex" | "rw_lock");
+        let session = matches!(name.0, "mutex" | "rw_lock" | "relay");
         if self.flawless || (!session && !self.stepped) {
             return self.runtime.violate(promise, what);
         }

@@ -1,10 +1,82 @@
 //! Permits and ids.
 
-use lockapi::limit::Quota;
+use std::time::Duration;
+
+use lockapi::limit::{Algorithm, Quota};
 
 use super::History;
+use crate::runtime::Time;
+
+/// A call of a limiter.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    began: Time,
+    answered: Option<Time>,
+    /// Whether it took a permit, if that is known.
+    took: Option<bool>,
+}
+
+/// The answers may be so much older or newer than the decision.
+const MARGIN: Duration = Duration::from_millis(5);
 
 impl History {
+    /// A limiter is asked for a permit; answers the number of the call.
+    pub(crate) fn asks(&self, key: &str) -> usize {
+        let call = Asked {
+            began: self.runtime.now(),
+            answered: None,
+            took: None,
+        };
+        let mut state = self.lock();
+        let calls = state.calls.entry(key.to_owned()).or_default();
+        calls.push(call);
+        calls.len() - 1
+    }
+
+    /// It has answered. A permit is refused only if so many others are taken that there is none: one is replenished
+    /// in each `interval`, or all of them a window after the first was taken.
+    pub(crate) fn took(
+        &self,
+        key: &str,
+        call: usize,
+        took: bool,
+        quota: Quota,
+        interval: Duration,
+    ) {
+        let now = self.runtime.now();
+        let mut state = self.lock();
+        let calls = state.calls.entry(key.to_owned()).or_default();
+        let Some(one) = calls.get_mut(call) else {
+            return;
+        };
+        (one.answered, one.took) = (Some(now), Some(took));
+        let asked = one.began;
+        if took || !self.flawless {
+            return;
+        }
+        let taken = calls.iter().filter(|it| it.took != Some(false));
+        let mut taken: Vec<_> = taken.map(|it| it.answered.unwrap_or(now)).collect();
+        taken.sort_unstable();
+        drop(state);
+        let most = u32::try_from(quota.limit()).unwrap_or(u32::MAX);
+        let there = if quota.algorithm() == Algorithm::Gcra {
+            let arrival = taken
+                .iter()
+                .fold(Time::ZERO, |arrival, at| arrival.max(*at) + interval);
+            arrival.saturating_sub(asked) + interval + MARGIN <= interval * most
+        } else {
+            let recent = taken
+                .iter()
+                .filter(|at| **at + quota.period() + MARGIN > asked);
+            recent.count() < usize::try_from(most).unwrap_or(usize::MAX)
+        };
+        if there {
+            let what = format!("{key}: {quota:?} refused a permit at {now:?}");
+            self.runtime
+                .violate("limits refuse only what is not there", what);
+        }
+    }
+
     /// A permit was taken at a time of the server's clock, in nanoseconds.
     pub(crate) fn permitted(&self, key: &str, quota: Quota, at: i64) {
         self.answered("permit");
@@ -38,6 +110,28 @@ impl History {
                     self.runtime.violate("limits hold", what);
                     break;
                 }
+            }
+        }
+    }
+
+    /// Ids of worker numbers were drawn by a call that began at `asked`: those of one number grow, whoever has it.
+    pub(crate) fn drew_of_workers(&self, ids: &[(u64, i64)], asked: Time) {
+        // After a fail-over numbers go on ahead, while owners of before go on.
+        if self.replaced {
+            return;
+        }
+        let now = self.runtime.now();
+        let mut state = self.lock();
+        for (worker, id) in ids {
+            let known = state.ids_of_workers.entry(*worker).or_default();
+            let before = known.partition_point(|(at, _)| *at < asked);
+            let before = before.checked_sub(1).map(|at| known[at].1);
+            let highest = known.last().map_or(*id, |(_, last)| (*last).max(*id));
+            known.push((now, highest));
+            if let Some(before) = before.filter(|before| before >= id) {
+                let what = format!("number {worker}: {id} was drawn after {before}");
+                self.runtime.violate("ids of a number grow", what);
+                break;
             }
         }
     }

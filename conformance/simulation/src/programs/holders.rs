@@ -1,9 +1,11 @@
 //! Whoever holds something.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard as Locked, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::Either;
 use lockapi::lease::LeaseOptions;
 use lockapi::mutex::{LockOwner, ReadGuard};
 use lockapi::{Error, LeaseGuard, MutexGuard, Result};
@@ -17,7 +19,7 @@ const IN_THE_END: Duration = Duration::from_secs(60);
 
 /// A guard of any kind.
 #[async_trait]
-trait Guard: Send + Sync + 'static {
+pub(super) trait Guard: Send + Sync + 'static {
     fn token(&self) -> i64;
     fn lost(&self) -> bool;
     async fn give_back(self: Box<Self>) -> Result<()>;
@@ -90,8 +92,18 @@ fn patience(context: &Context) -> Duration {
         .between(Duration::from_millis(1), Duration::from_secs(5))
 }
 
+/// How long something is held.
+fn most_held(context: &Context, kind: &str) -> Duration {
+    match kind {
+        "relay" => Duration::from_millis(30),
+        // Longer than it lives unless it is renewed.
+        "lease" | "leased mutex" if context.runtime.happens(0.1) => Duration::from_secs(20),
+        _ => Duration::from_secs(3),
+    }
+}
+
 /// Holds for a while, then gives back or leaves.
-async fn hold<G: Guard>(
+pub(super) async fn hold<G: Guard>(
     context: &Context,
     kind: &'static str,
     key: &str,
@@ -112,9 +124,12 @@ async fn hold<G: Guard>(
     let until = context.runtime.now()
         + context
             .runtime
-            .between(Duration::from_micros(10), Duration::from_secs(3));
+            .between(Duration::from_micros(10), most_held(context, kind));
     while guard.is_held() && context.runtime.now() < until {
         context.rest(Duration::from_millis(500)).await;
+    }
+    if context.runtime.now() < until {
+        context.history.lost(kind, key);
     }
     if context.coin() {
         drop(entry);
@@ -139,16 +154,47 @@ async fn within<T>(
     context: &Context,
     call: impl Future<Output = Result<T, Error>> + Send,
 ) -> Option<T> {
+    until_ending(context, context.call(call)).await
+}
+
+/// A call of a lock of a session.
+pub(super) async fn locked<T>(
+    context: &Context,
+    call: impl Future<Output = Result<T, Error>> + Send,
+) -> Option<T> {
+    match context.outcome(call).await? {
+        Ok(answer) => {
+            context.had_lock.store(true, Ordering::Relaxed);
+            Some(answer)
+        }
+        Err(error) => {
+            let had = context.had_lock.load(Ordering::Relaxed);
+            if error.kind() == lockapi::ErrorKind::TimedOut {
+                context.rest(Duration::from_millis(10)).await;
+            } else {
+                context.history.not_locked(&error, had);
+                context.rest(Duration::from_millis(100)).await;
+            }
+            None
+        }
+    }
+}
+
+/// Ended in the end.
+pub(super) async fn until_ending<T>(
+    context: &Context,
+    call: impl Future<Output = Option<T>>,
+) -> Option<T> {
     let ends = async {
         while !context.is_ending() {
             context.runtime.sleep(Duration::from_millis(500)).await;
         }
     };
-    let call = std::pin::pin!(context.call(call));
+    let call = std::pin::pin!(call);
     let ends = std::pin::pin!(ends);
     match futures_util::future::select(call, ends).await {
-        futures_util::future::Either::Left((answer, _)) => answer,
-        futures_util::future::Either::Right(_) => None,
+        Either::Left((answer, _)) => answer,
+        Either::Right(_) => None,
     }
 }
 
@@ -158,9 +204,14 @@ pub(super) async fn mutex(context: Context) {
         let mutex = context.backend().mutex(key).expect("a key");
         let began = asked(&context);
         let guard = match manner(&context) {
-            0 => context.call(mutex.try_lock()).await.flatten(),
-            1 => timed(&context, mutex.lock_timeout(patience(&context))).await,
-            _ => within(&context, mutex.lock()).await,
+            0 => locked(&context, mutex.try_lock()).await.flatten(),
+            1 => locked(&context, mutex.lock_timeout(patience(&context))).await,
+            _ => {
+                let waits = context.history.waits("mutex", key);
+                let guard = until_ending(&context, locked(&context, mutex.lock())).await;
+                drop(waits);
+                guard
+            }
         };
         if let Some(guard) = guard {
             hold(&context, "mutex", key, 1, began, guard).await;
@@ -195,10 +246,11 @@ pub(super) async fn rw_lock(context: Context) {
             .expect("a key");
         let began = asked(&context);
         if context.coin() {
-            let guard: Option<Box<dyn ReadGuard>> = within(&context, lock.read()).await;
+            let guard: Option<Box<dyn ReadGuard>> =
+                until_ending(&context, locked(&context, lock.read())).await;
             context.rest(Duration::from_millis(100)).await;
             drop(guard);
-        } else if let Some(guard) = within(&context, lock.write()).await {
+        } else if let Some(guard) = until_ending(&context, locked(&context, lock.write())).await {
             hold(&context, "rw_lock", key, 1, began, guard).await;
         }
         context.rest(Duration::from_millis(200)).await;
@@ -218,7 +270,7 @@ fn terms(context: &Context) -> LeaseOptions {
         drawn
     };
     let options = LeaseOptions::new(ttl);
-    if context.runtime.happens(0.1) {
+    if context.runtime.happens(0.1) && !context.history.leases_last() {
         options.renewed_by_hand()
     } else {
         options
@@ -307,6 +359,7 @@ pub(super) async fn leased_mutex(context: Context) {
 pub(super) async fn lock_owner(context: Context) {
     while !context.is_ending() && !context.plan.polls {
         let owner = LockOwner::new();
+        let number = context.runtime.draw(|random| random.u64(..));
         let keys = if context.coin() {
             ["x", "y"]
         } else {
@@ -316,17 +369,39 @@ pub(super) async fn lock_owner(context: Context) {
         for key in keys {
             let mutex = context.backend().mutex(key).expect("a key");
             let began = asked(&context);
-            let locked = context.outcome(owner.lock(&*mutex)).await;
+            let waits = context.history.owns(number, key, false);
+            let locking = context.outcome(owner.lock(&*mutex));
+            // It may also look, in another branch, whether the lock is free.
+            let looks = context.coin();
+            let looking = async {
+                if !looks {
+                    return std::future::pending::<()>().await;
+                }
+                loop {
+                    context.rest(Duration::from_millis(500)).await;
+                    let own = mutex.on(&owner);
+                    drop(context.outcome(own.try_lock()).await);
+                }
+            };
+            let (locking, looking) = (std::pin::pin!(locking), std::pin::pin!(looking));
+            let locked = match futures_util::future::select(locking, looking).await {
+                Either::Left((locked, _)) => locked,
+                Either::Right(_) => None,
+            };
+            drop(waits);
             let guard = match locked {
                 Some(Ok(guard)) => guard,
                 Some(Err(error)) => {
-                    if error.kind() != lockapi::ErrorKind::Deadlock {
+                    if error.kind() == lockapi::ErrorKind::Deadlock {
+                        context.history.deadlocked(number, key);
+                    } else {
                         context.history.failed(&error);
                     }
                     break;
                 }
                 None => break,
             };
+            let holds = context.history.owns(number, key, true);
             let token = guard.token();
             let guard = Shared::new(guard);
             let entry = context.history.granted(
@@ -338,7 +413,7 @@ pub(super) async fn lock_owner(context: Context) {
                 guard.held(),
             );
             context.rest(Duration::from_millis(500)).await;
-            held.push((entry, guard));
+            held.push((entry, guard, holds));
         }
         context.rest(Duration::from_millis(200)).await;
         drop(held);

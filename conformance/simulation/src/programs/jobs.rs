@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockapi::ErrorKind;
 use lockapi::queue::{Claim, Delivery, Job, Priority, Queue};
 
-use super::{Context, asked, groups, limited};
+use super::{Context, asked, few, groups, limited};
 use crate::history::Held;
 use crate::runtime::Time;
 
@@ -157,12 +157,20 @@ pub(super) async fn work_once(context: &Context, queue: &dyn Queue, most: usize)
     let wait = context
         .runtime
         .between(Duration::from_millis(1), Duration::from_secs(3));
+    let wait = if context.runtime.happens(0.4) {
+        wait * 20
+    } else {
+        wait
+    };
     let mut claim = Claim::new(most).lease(lease).wait(wait);
     if context.runtime.happens(0.2) {
         claim = claim.extended_by_hand();
     }
     let began = asked(context);
-    if let Some(deliveries) = context.call(queue.claim(&claim)).await {
+    let waits = context.history.waits_for_jobs(queue.name());
+    let claimed = context.call(queue.claim(&claim)).await;
+    drop(waits);
+    if let Some(deliveries) = claimed {
         for delivery in deliveries {
             handle(context, delivery, began).await;
         }
@@ -175,15 +183,17 @@ pub(super) async fn audit(context: &Context) {
     limited::audit(context).await;
     for queue in [
         QUEUE,
+        few::QUEUE,
         super::workers::QUEUE,
         limited::QUEUE,
         limited::CROWDED,
     ] {
-        drain(context, queue).await;
+        drain(context, queue, QUIET).await;
     }
     for limited in &groups::LIMITED {
-        drain(context, limited.queue).await;
+        drain(context, limited.queue, QUIET).await;
     }
+    few::audit(context).await;
     context.history.check_jobs(|job| {
         context.server.model(|model| {
             let jobs = format!("{:?}", model.state().jobs());
@@ -196,14 +206,16 @@ pub(super) async fn audit(context: &Context) {
     });
 }
 
-async fn drain(context: &Context, queue: &str) {
+/// Leases of workers that were killed have to end first, and pauses, which a clock that is set makes longer.
+const QUIET: Duration = Duration::from_secs(40);
+
+/// Does all jobs of a queue, until there was none for so long.
+pub(super) async fn drain(context: &Context, queue: &str, quiet: Duration) {
     let queue = context.backend().queue(queue).expect("a queue");
-    // Leases of workers that were killed have to end first, and pauses, which a clock that is set makes longer.
-    let quiet = Duration::from_secs(40);
     let mut until = context.runtime.now() + quiet;
     while context.runtime.now() < until {
         let began = asked(context);
-        let claim = Claim::new(100).wait(Duration::from_secs(5));
+        let claim = Claim::new(100).wait(quiet.min(Duration::from_secs(5)));
         let deliveries = match queue.claim(&claim).await {
             Ok(deliveries) => deliveries,
             Err(error) => {

@@ -1,10 +1,13 @@
 //! What the processes do.
 
+mod endings;
+mod few;
 mod groups;
 mod holders;
 mod jobs;
 mod limited;
 mod numbers;
+mod relays;
 mod schedules;
 mod waker;
 mod workers;
@@ -37,6 +40,8 @@ pub(crate) struct Context {
     pub(crate) program: ProgramId,
     pub(crate) backend: Option<Arc<dyn Backend>>,
     tasks: Arc<AtomicUsize>,
+    /// Whether the process has had a lock.
+    pub(crate) had_lock: Arc<AtomicBool>,
 }
 
 /// A task of a process.
@@ -63,6 +68,9 @@ const WORK: [Work; KINDS.len()] = [
     |it| Box::pin(limited::push(it)),
     |it| Box::pin(limited::work(it)),
     |it| Box::pin(limited::crowd(it)),
+    |it| Box::pin(relays::run(it)),
+    |it| Box::pin(few::run(it)),
+    |it| Box::pin(relays::finder(it)),
 ];
 
 impl Context {
@@ -78,6 +86,7 @@ impl Context {
             program: ProgramId(0),
             backend: None,
             tasks: Arc::default(),
+            had_lock: Arc::default(),
         }
     }
 
@@ -181,10 +190,12 @@ pub(crate) fn begin(context: &Context, whole: bool) -> ProgramId {
     } else {
         0
     };
-    let (program, clock) = runtime.begin_program(drift);
+    let is_copy = context.server.strikes(Fault::Copy);
+    let (program, clock) = runtime.begin_program(drift, is_copy);
     let context = Context {
         program,
         tasks: Arc::default(),
+        had_lock: Arc::default(),
         ..context.clone()
     };
     let begun = async move {
@@ -211,6 +222,12 @@ async fn connected(context: &Context, clock: &DrivenClock) -> Option<Arc<dyn Bac
             context.runtime.draw(|random| random.usize(1..4))
         };
         let options = BackendOptions::default().waiters(waiters);
+        let options = options.max_locks(endings::MOST_LOCKS);
+        let options = if context.coin() {
+            options.timeout(Duration::from_secs(2))
+        } else {
+            options
+        };
         let options = if context.coin() {
             options.notes(true)
         } else {
@@ -246,12 +263,10 @@ async fn run(mut context: Context, clock: DrivenClock) {
     while context.tasks.load(Ordering::Relaxed) > 0 {
         context.runtime.sleep(Duration::from_millis(100)).await;
     }
+    endings::use_all(&context).await;
     // A backend may also be dropped.
     if context.coin() {
-        let closed = backend.close().await;
-        if let Err(error) = closed {
-            context.history.failed(&error);
-        }
+        endings::close(&context).await;
     }
 }
 

@@ -2,23 +2,38 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use lockapi::id::IdOptions;
-use lockapi::limit::{Decision, PermitRequest, Quota};
+use lockapi::id::{Id, IdOptions, Layout};
+use lockapi::limit::{Algorithm, Decision, PermitRequest, Policy, Quota};
 
-use super::Context;
+use super::{Context, asked};
 
 /// Five at once, then one in 200 ms.
 const QUOTA: Quota = Quota::per_second(5);
 const INTERVAL: i64 = 200_000_000;
+/// The same rate, and one at once.
+const SHORT: Quota = Quota::per_second(5).burst(1);
+const WINDOW: Quota = Quota::per_second(5).fixed_window();
 
 pub(super) async fn limit(context: Context) {
     let limiter = context.backend().rate_limiter(QUOTA).expect("a quota");
+    let short = context.backend().rate_limiter(SHORT).expect("a quota");
+    let window = context.backend().rate_limiter(WINDOW).expect("a quota");
     while !context.is_ending() {
         let key = context.key();
-        if let Some(decision) = context.call(limiter.check(key)).await
-            && decision.is_allowed()
-        {
-            permitted(&context, key, &decision);
+        // Quotas with other bursts count the same permits, windows count others.
+        let (limiter, quota, of) = match context.runtime.draw(|random| random.u8(..4)) {
+            0 => (&short, SHORT, key.to_owned()),
+            1 => (&window, WINDOW, format!("{key} by windows")),
+            _ => (&limiter, QUOTA, key.to_owned()),
+        };
+        let call = context.history.asks(&of);
+        if let Some(decision) = context.call(limiter.check(key)).await {
+            let took = decision.is_allowed();
+            let interval = Duration::from_nanos(INTERVAL.unsigned_abs());
+            context.history.took(&of, call, took, quota, interval);
+            if took && quota.algorithm() == Algorithm::Gcra {
+                permitted(&context, key, &decision);
+            }
         }
         context.rest(Duration::from_millis(200)).await;
     }
@@ -35,6 +50,8 @@ fn permitted(context: &Context, key: &str, decision: &Decision) {
 /// Takes several limits together, or reserves.
 pub(super) async fn reserve(context: Context) {
     let limiter = context.backend().rate_limiter(QUOTA).expect("a quota");
+    let watching = Policy::from(QUOTA).shadow();
+    let watching = context.backend().rate_limiter(watching).expect("a quota");
     while !context.is_ending() {
         let (one, other) = (
             format!("r-{}", context.key()),
@@ -53,9 +70,15 @@ pub(super) async fn reserve(context: Context) {
             let ttl = context
                 .runtime
                 .between(Duration::from_millis(100), Duration::from_secs(5));
+            let watches = context.runtime.happens(0.2);
+            let limiter = if watches { &watching } else { &limiter };
             let reserved = context
                 .call(limiter.reserve(&PermitRequest::new(&*one), ttl))
                 .await;
+            if watches && matches!(reserved, Some(Err(_))) {
+                let promise = "who only watches a limit is not refused";
+                context.runtime.violate(promise, one.clone());
+            }
             if let Some(Ok(reservation)) = reserved {
                 context.rest(Duration::from_secs(2)).await;
                 match context.runtime.draw(|random| random.u8(..3)) {
@@ -63,7 +86,9 @@ pub(super) async fn reserve(context: Context) {
                     1 => settled(&context, reservation.cancel()).await,
                     _ => {
                         let decision = reservation.decision().clone();
-                        if let Some(Ok(())) = context.outcome(reservation.commit(1)).await {
+                        if let Some(Ok(())) = context.outcome(reservation.commit(1)).await
+                            && decision.is_admitted()
+                        {
                             permitted(&context, &one, &decision);
                         }
                     }
@@ -85,10 +110,11 @@ async fn settled(context: &Context, call: impl Future<Output = lockapi::Result<(
 }
 
 pub(super) async fn ids(context: Context) {
-    let snowflakes = context
-        .backend()
-        .id_gen("flakes", IdOptions::default())
-        .expect("options");
+    let open = || {
+        let opened = context.backend().id_gen("flakes", IdOptions::default());
+        opened.expect("options")
+    };
+    let mut snowflakes = open();
     let blocks = context
         .backend()
         .id_gen("blocks", IdOptions::blocks(10))
@@ -100,8 +126,26 @@ pub(super) async fn ids(context: Context) {
             ("blocks", &blocks)
         };
         let count = context.runtime.draw(|random| random.u64(1..=10));
+        let began = asked(&context);
         if let Some(drawn) = context.call(ids.batch(count)).await {
-            context.history.drew(name, drawn.map(i64::from));
+            let drawn: Vec<_> = drawn.collect();
+            if name == "flakes" {
+                let of = |id: &Id| {
+                    (
+                        u64::from(Layout::default().decode(*id).worker),
+                        i64::from(*id),
+                    )
+                };
+                let ids: Vec<_> = drawn.iter().map(of).collect();
+                context.history.drew_of_workers(&ids, began);
+            }
+            context.history.drew(name, drawn.into_iter().map(i64::from));
+        }
+        // Its number goes to the next.
+        if context.runtime.happens(0.1) {
+            drop(snowflakes);
+            context.rest(Duration::from_millis(100)).await;
+            snowflakes = open();
         }
         context.rest(Duration::from_millis(500)).await;
     }

@@ -18,6 +18,9 @@ const NAME: &str = "maintenance";
 /// So many that no run fails for good.
 const ATTEMPTS: u32 = 10_000;
 
+/// Within this time each task is fired again.
+const GOES_ON: Duration = Duration::from_secs(100);
+
 /// A recurring task.
 struct Recurring {
     name: &'static str,
@@ -151,6 +154,9 @@ pub(super) async fn audit(context: &Context) {
 async fn audited(context: &Context) -> lockapi::Result<()> {
     let scheduler = scheduler(context);
     for task in scheduler.list().await? {
+        goes_on(context, &*scheduler, &task.name).await?;
+    }
+    for task in scheduler.list().await? {
         // Those that were due meanwhile have been fired.
         scheduler.run_due().await?;
         scheduler.disable(&task.name).await?;
@@ -171,6 +177,24 @@ async fn audited(context: &Context) -> lockapi::Result<()> {
             context.history.check_log(&task.name, every, &log);
         }
     }
+    Ok(())
+}
+
+/// A task is fired again soon, whatever the clock has been set to before.
+async fn goes_on(context: &Context, scheduler: &dyn Scheduler, task: &str) -> lockapi::Result<()> {
+    let before = scheduler.runs(task, None, 1).await?;
+    let until = context.runtime.now() + GOES_ON;
+    while context.runtime.now() < until {
+        scheduler.run_due().await?;
+        let last = scheduler.runs(task, None, 1).await?;
+        let at = |runs: &[Run]| runs.first().map(|run| run.fired_at);
+        if at(&last) != at(&before) {
+            return Ok(());
+        }
+        context.runtime.sleep(Duration::from_secs(1)).await;
+    }
+    let what = format!("{task}: {before:?} was the last");
+    context.runtime.violate("tasks go on", what);
     Ok(())
 }
 

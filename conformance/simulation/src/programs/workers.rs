@@ -11,12 +11,17 @@ use crate::runtime::Time;
 
 /// The queue that workers run.
 pub(super) const QUEUE: &str = "tasks";
+/// What only some workers handle, as while a new version of a program is rolled out.
+const OTHER: &str = "other";
 
 /// What a worker is not to report on standard error.
 struct Observer(Context);
 
 impl Observe for Observer {
     fn unhandled(&self, queue: &str, jobs: &Unhandled) {
+        if jobs.name == OTHER {
+            return;
+        }
         let what = format!("{queue}: {jobs:?}");
         self.0
             .runtime
@@ -34,9 +39,8 @@ pub(super) async fn run(context: Context) {
     while !context.is_ending() {
         for _ in 0..context.runtime.draw(|random| random.usize(0..20)) {
             let number = context.history.push();
-            let job = Job::new("task", &number)
-                .expect("a job")
-                .max_attempts(10_000);
+            let name = if context.coin() { "task" } else { OTHER };
+            let job = Job::new(name, &number).expect("a job").max_attempts(10_000);
             jobs::push_one(&context, &*queue, number, job).await;
         }
         let stop = Stop::new();
@@ -44,9 +48,12 @@ pub(super) async fn run(context: Context) {
             context.clone(),
             context.runtime.draw(|random| random.usize(1..=8)),
         );
+        // Some take no time but now and then.
+        let quick = context.coin();
+        let handled = handling.clone();
         let mut work = Worker::new(queue.clone())
             .handle("task", move |job: u64, cx: worker::Context| {
-                handle(handling.clone(), job, cx)
+                handle(handling.clone(), quick, job, cx)
             })
             .concurrency(concurrency)
             .lease(
@@ -59,8 +66,13 @@ pub(super) async fn run(context: Context) {
                     .runtime
                     .between(Duration::from_millis(1), Duration::from_secs(5)),
             )
-            .options(WorkerOptions::default().backoff(|_| Duration::from_millis(300)))
+            .options(WorkerOptions::default().backoff(backoff(&context)))
             .observe(Observer(context.clone()));
+        if context.coin() {
+            work = work.handle(OTHER, move |job: u64, cx: worker::Context| {
+                handle(handled.clone(), quick, job, cx)
+            });
+        }
         if context.coin() {
             work = work.prefetch(context.runtime.draw(|random| random.usize(0..=16)));
         }
@@ -93,7 +105,24 @@ pub(super) async fn run(context: Context) {
     }
 }
 
-async fn handle(context: Context, job: u64, cx: worker::Context) -> Result<(), Failed> {
+/// Some of them panic.
+fn backoff(context: &Context) -> impl Fn(u32) -> Duration + Send + Sync + use<> {
+    let context = context.clone();
+    move |_| {
+        assert!(
+            !context.runtime.happens(0.02),
+            "a backoff of the simulation"
+        );
+        Duration::from_millis(300)
+    }
+}
+
+async fn handle(
+    context: Context,
+    quick: bool,
+    job: u64,
+    cx: worker::Context,
+) -> Result<(), Failed> {
     let delivery = std::sync::Arc::downgrade(cx.delivery());
     let held = move || delivery.upgrade().is_some_and(|it| !it.is_lost());
     let token = cx.delivery().ticket().token;
@@ -102,7 +131,15 @@ async fn handle(context: Context, job: u64, cx: worker::Context) -> Result<(), F
     let entry = context
         .history
         .delivered(job, context.program, asked, std::sync::Arc::new(held));
-    context.rest(Duration::from_secs(2)).await;
+    let most = match quick {
+        true if context.runtime.happens(0.03) => Duration::from_secs(30),
+        true => Duration::from_millis(1),
+        false => Duration::from_secs(2),
+    };
+    context.rest(most).await;
+    if cx.delivery().is_lost() {
+        context.history.lost("job", QUEUE);
+    }
     drop(entry);
     match context.runtime.draw(|random| random.u8(..20)) {
         0 => panic!("a handler of the simulation"),

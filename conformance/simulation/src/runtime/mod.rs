@@ -68,6 +68,10 @@ struct State {
     programs: Vec<Program>,
     polls_at_once: u64,
     steps: u64,
+    /// How likely a task of the library ends at a poll.
+    ends: f64,
+    /// How many have.
+    ended: u64,
     violation: Option<Violation>,
 }
 
@@ -138,6 +142,8 @@ impl Runtime {
                     programs: Vec::new(),
                     polls_at_once: 0,
                     steps: 0,
+                    ends: 0.0,
+                    ended: 0,
                     violation: None,
                 }),
                 ready: Mutex::default(),
@@ -214,8 +220,13 @@ impl Runtime {
     }
 
     /// Starts a process.
-    pub(crate) fn begin_program(&self, drift: i64) -> (ProgramId, DrivenClock) {
+    pub(crate) fn begin_program(&self, drift: i64, is_copy: bool) -> (ProgramId, DrivenClock) {
         let mut state = self.shared.lock();
+        let drawn = state.random.u64(..);
+        let programs = state.programs.len();
+        let of = state.random.usize(..=programs);
+        let copied = state.programs.get(of).filter(|_| is_copy);
+        let numbers = copied.map_or(drawn, |it| it.numbers);
         let clock = DrivenClock::default();
         let began = state.now;
         state.programs.push(Program {
@@ -223,6 +234,8 @@ impl Runtime {
             drift,
             began,
             stopped: false,
+            blocked: false,
+            numbers,
             alive: true,
             parked: Vec::new(),
         });
@@ -255,6 +268,32 @@ impl Runtime {
         drop(state);
         let mut ready = self.shared.ready();
         ready.extend(parked.into_iter().map(|task| (task, program)));
+    }
+
+    /// Takes the thread of the tasks of a process away, or gives it back; its clock and timers go on.
+    pub(crate) fn block(&self, program: ProgramId, blocked: bool) {
+        let mut state = self.shared.lock();
+        let one = &mut state.programs[program.0];
+        one.blocked = blocked;
+        let parked = std::mem::take(&mut one.parked);
+        drop(state);
+        let mut ready = self.shared.ready();
+        ready.extend(parked.into_iter().map(|task| (task, program)));
+    }
+
+    /// Whether its tasks have no thread.
+    pub(crate) fn is_blocked(&self, program: ProgramId) -> bool {
+        self.shared.lock().programs[program.0].blocked
+    }
+
+    /// From now on tasks of the library end before their time, so likely at each poll.
+    pub(crate) fn end_tasks(&self, likely: f64) {
+        self.shared.lock().ends = likely;
+    }
+
+    /// How many did.
+    pub(crate) fn tasks_ended(&self) -> u64 {
+        self.shared.lock().ended
     }
 
     /// Ends a process without a warning: none of its tasks runs again. What they own is dropped, which
@@ -357,7 +396,7 @@ impl Runtime {
             let at = state.random.usize(..ready.len());
             let (task, program) = ready.swap_remove(at);
             let program = &mut state.programs[program.0];
-            if program.stopped {
+            if program.stopped || program.blocked {
                 program.parked.push(task);
             } else if program.alive {
                 return Some(task);
@@ -387,12 +426,20 @@ impl Runtime {
         };
         slot.waker.queued.store(false, Ordering::Release);
         let waker = Waker::from(Arc::clone(&slot.waker));
-        let (name, is_engine) = (slot.name, slot.is_engine);
+        let (name, is_engine, program) = (slot.name, slot.is_engine, slot.program);
+        if is_engine && state.ends > 0.0 && state.random.f64() < state.ends {
+            state.ended += 1;
+            state.tasks.remove(&number);
+            drop(state);
+            return self.with_numbers(program, || drop(task));
+        }
         drop(state);
         RUNS_PROGRAM.set(true);
-        let polled = catch_unwind(AssertUnwindSafe(|| {
-            task.as_mut().poll(&mut Context::from_waker(&waker))
-        }));
+        let polled = self.with_numbers(program, || {
+            catch_unwind(AssertUnwindSafe(|| {
+                task.as_mut().poll(&mut Context::from_waker(&waker))
+            }))
+        });
         RUNS_PROGRAM.set(false);
         let ended = match polled {
             Ok(polled) => polled.is_ready(),
@@ -416,6 +463,14 @@ impl Runtime {
         drop(task);
     }
 
+    /// Runs a part of a process with the pseudo-random numbers of its own.
+    fn with_numbers<T>(&self, program: ProgramId, run: impl FnOnce() -> T) -> T {
+        fastrand::seed(self.shared.lock().programs[program.0].numbers);
+        let outcome = run();
+        self.shared.lock().programs[program.0].numbers = fastrand::get_seed();
+        outcome
+    }
+
     /// Goes on to the next time at which something happens; `false` when that is after `until`.
     fn pass(&self, until: Time) -> bool {
         let mut state = self.shared.lock();
@@ -434,11 +489,10 @@ impl Runtime {
         let now = state.now;
         let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         state.trace.write_u64(nanos);
-        let clocks: Vec<_> = state
-            .programs
-            .iter()
-            .filter(|it| it.alive && !it.stopped)
-            .map(|it| (it.clock.clone(), it.local(now)))
+        let programs = state.programs.iter().enumerate();
+        let clocks: Vec<_> = programs
+            .filter(|(_, it)| it.alive && !it.stopped)
+            .map(|(at, it)| (ProgramId(at), it.clock.clone(), it.local(now)))
             .collect();
         let due = state
             .events
@@ -448,8 +502,8 @@ impl Runtime {
         drop(state);
         RUNS_PROGRAM.set(true);
         let advanced = catch_unwind(AssertUnwindSafe(|| {
-            for (clock, local) in clocks {
-                clock.advance_to(local);
+            for (program, clock, local) in clocks {
+                self.with_numbers(program, || clock.advance_to(local));
             }
         }));
         RUNS_PROGRAM.set(false);

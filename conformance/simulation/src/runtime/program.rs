@@ -17,8 +17,11 @@ pub(super) struct Program {
     pub(super) drift: i64,
     pub(super) began: Time,
     pub(super) stopped: bool,
+    pub(super) blocked: bool,
+    /// Where its pseudo-random numbers go on.
+    pub(super) numbers: u64,
     pub(super) alive: bool,
-    /// Its tasks that became ready while it was stopped.
+    /// Its tasks that became ready while it was stopped or blocked.
     pub(super) parked: Vec<u64>,
 }
 

@@ -22,6 +22,22 @@ const EPOCH: i64 = 1_767_225_600_000_000;
 /// What a client is answered; nothing when its connection has ended.
 type Answer = oneshot::Sender<Result<Rows, Failure>>;
 
+/// A connection falls silent no sooner after another.
+const HUSH: Duration = Duration::from_secs(10);
+
+/// What the tables have of jobs.
+pub(crate) struct Seen {
+    pub(crate) jobs: Vec<SeenJob>,
+}
+
+/// A job that has not ended.
+pub(crate) struct SeenJob {
+    pub(crate) id: i64,
+    pub(crate) queue: String,
+    /// The token of its delivery, and the end of its lease, if that runs.
+    pub(crate) delivery: Option<(i64, i64)>,
+}
+
 /// What a client sends.
 pub(crate) enum Message {
     Call(Statement),
@@ -84,6 +100,10 @@ struct State {
     /// Processes whose messages wait.
     cut_off: BTreeMap<ProgramId, Time>,
     calls: u64,
+    /// A process that is to be blocked when it sends something, and for how long.
+    block_next: Option<(ProgramId, Duration)>,
+    /// When a connection fell silent last.
+    hushed: Option<Time>,
     /// Faults that had an effect.
     struck: BTreeMap<&'static str, u64>,
 }
@@ -100,6 +120,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(runtime: &Runtime, plan: &Plan) -> Self {
+        runtime.end_tasks(plan.probability(Fault::Task));
         Self {
             state: Arc::default(),
             plan: Arc::new(plan.clone()),
@@ -120,6 +141,7 @@ impl Server {
     pub(crate) fn calm(&self) {
         self.chaos
             .store(false, std::sync::atomic::Ordering::Relaxed);
+        self.runtime.end_tasks(0.0);
         let mut state = self.lock();
         state.unreachable = false;
         state.deaf = false;
@@ -156,7 +178,12 @@ impl Server {
     /// How many statements it ran, how much its judges saw, and which faults had an effect how often.
     pub(crate) fn figures(&self) -> (u64, u64, BTreeMap<&'static str, u64>) {
         let state = self.lock();
-        (state.calls, state.judges.judged(), state.struck.clone())
+        let mut struck = state.struck.clone();
+        let ended = self.runtime.tasks_ended();
+        if ended > 0 {
+            struck.insert(Fault::Task.name(), ended);
+        }
+        (state.calls, state.judges.judged(), struck)
     }
 
     /// How many sessions there are.
@@ -253,6 +280,60 @@ impl Server {
         };
         self.end(session, Some("57P01"));
         true
+    }
+
+    /// A process has no thread for its tasks, for so long, once one of them has sent something.
+    pub(crate) fn block_next(&self, program: ProgramId, time: Duration) {
+        self.lock().block_next = Some((program, time));
+    }
+
+    /// A process has sent something.
+    pub(crate) fn has_sent(&self, program: ProgramId) {
+        let mut state = self.lock();
+        let next = state.block_next.take_if(|(of, _)| *of == program);
+        drop(state);
+        if let Some((_, time)) = next.filter(|_| self.is_chaotic()) {
+            self.runtime.block(program, true);
+            self.runtime.after(time, move |runtime| {
+                if runtime.is_alive(program) {
+                    runtime.block(program, false);
+                }
+            });
+        }
+    }
+
+    /// Lets one connection fall silent, unless another has just done so.
+    pub(crate) fn hush_any(&self) -> bool {
+        let now = self.runtime.now();
+        if self.lock().hushed.is_some_and(|at| now < at + HUSH) {
+            return false;
+        }
+        let sessions: Vec<_> = self.lock().sessions.keys().copied().collect();
+        let Some(session) = self.runtime.draw(|random| random.choice(sessions)) else {
+            return false;
+        };
+        let mut state = self.lock();
+        state.hushed = Some(now);
+        if let Some(it) = state.sessions.get_mut(&session) {
+            it.silent = true;
+            it.notifications = None;
+        }
+        true
+    }
+
+    /// The jobs that have not ended, and the time of the server.
+    pub(crate) fn jobs(&self) -> Seen {
+        let state = self.lock();
+        let at = clock(&state, self.runtime.now());
+        let sights = state.model.state().jobs().sights();
+        let jobs = sights.map(|job| SeenJob {
+            id: job.id,
+            queue: job.queue.queue.clone(),
+            delivery: job.delivery.filter(|(_, until)| *until > at),
+        });
+        Seen {
+            jobs: jobs.collect(),
+        }
     }
 
     /// The connections of a process that has ended; the server finds out sooner or later.

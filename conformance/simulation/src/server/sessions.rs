@@ -23,6 +23,11 @@ const CODES: [&str; 9] = [
     "40001", "40P01", "53100", "53200", "53300", "55P03", "57014", "XX000", "54000",
 ];
 
+/// How often a process that is blocked may look whether something has arrived.
+const READ: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+/// What a pooler tells that has lost the server.
+const LOST: [&str; 3] = ["57P01", "08006", "40003"];
+
 impl Server {
     /// How long a message takes now.
     fn delay(&self, program: ProgramId) -> Duration {
@@ -105,6 +110,7 @@ impl Server {
             self.leave(session);
             return answered;
         }
+        self.has_sent(program);
         let arrival = self.runtime.now() + self.delay(program);
         let mut state = self.lock();
         let arrival = state.sessions.get_mut(&session).map_or(arrival, |it| {
@@ -140,10 +146,17 @@ impl Server {
             return self.answer(session, answer, Err(Failure::reported(report)));
         }
         let fatal = self.strikes(Fault::Fatal);
-        if fatal && self.runtime.draw(fastrand::Rng::bool) {
+        let how = self.runtime.draw(|random| random.u8(..3));
+        if fatal && how == 0 {
             self.answer(session, answer, Err(ended("57P01")));
             return self.end(session, None);
         }
+        // Of what it has carried out it may tell that, as a pooler does which has lost the server.
+        let (answer, replaced) = if fatal && how == 1 {
+            (oneshot::channel().0, Some(answer))
+        } else {
+            (answer, None)
+        };
         let mut state = self.lock();
         state.next += 1;
         let number = state.next;
@@ -159,6 +172,10 @@ impl Server {
         drop(state);
         self.attempt(session, false);
         if fatal {
+            if let Some(answer) = replaced {
+                let code = self.runtime.draw(|random| random.choice(LOST));
+                self.answer(session, answer, Err(ended(code.unwrap_or("57P01"))));
+            }
             return self.end(session, Some("57P01"));
         }
         self.limit_wait(session, number);
@@ -260,8 +277,9 @@ impl Server {
             let kept = move |_: &Runtime| drop((server, answer));
             return self.runtime.after(Duration::from_secs(3600), kept);
         }
-        self.runtime
-            .at(arrival, move |_| drop(answer.send(outcome)));
+        self.runtime.at(arrival, move |runtime| {
+            deliver(runtime, program, answer, outcome);
+        });
     }
 
     /// Delivers what was notified.
@@ -351,6 +369,17 @@ impl Server {
         drop(it);
         self.go_on(session);
     }
+}
+
+/// A process reads what has arrived. One whose tasks have no thread reads nothing, and some time after they have one.
+fn deliver(runtime: &Runtime, program: ProgramId, answer: Answer, outcome: Result<Rows, Failure>) {
+    if !runtime.is_blocked(program) {
+        return drop(answer.send(outcome));
+    }
+    let pause = runtime.between(READ.0, READ.1);
+    runtime.after(pause, move |runtime| {
+        deliver(runtime, program, answer, outcome);
+    });
 }
 
 /// The report of a session that was ended.

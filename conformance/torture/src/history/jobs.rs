@@ -20,14 +20,30 @@ struct Job<'a> {
     plain: usize,
 }
 
+impl Job<'_> {
+    /// Whether it was pushed, as far as anybody has noticed.
+    fn is_seen(&self) -> bool {
+        !self.exact.is_empty() || self.plain > 0 || !self.deliveries.is_empty()
+    }
+}
+
 pub(super) fn check(history: &History) -> Vec<Violation> {
     let mut violations = Vec::new();
     let sent: HashSet<i64> = history.tables.sent.iter().copied().collect();
-    for (number, job) in &gather(history) {
+    let jobs = gather(history);
+    for (number, job) in &jobs {
         let mut violate = |promise, what: String| {
             violations.push(Violation::new(promise, format!("job {number}: {what}")));
         };
         pushed(history, (*number, job), &sent, &mut violate);
+        if let Some(Op::Push {
+            with: Some(other), ..
+        }) = job.push.map(|push| &push.op)
+            && job.is_seen() != jobs.get(other).is_some_and(Job::is_seen)
+        {
+            let what = format!("it was seen: {}, and {other} was not so", job.is_seen());
+            violate("what is pushed together is there together", what);
+        }
         delivered(history, job, &mut violate);
         acknowledged(history, job, &mut violate);
     }

@@ -12,6 +12,7 @@ fn push(job: i64, queue: &str, group: Option<&str>, times: (Nanos, Nanos)) -> Ca
         job,
         queue: queue.to_owned(),
         group: group.map(str::to_owned),
+        with: None,
         inside: false,
     };
     call(0, op, times, Answer::Number(job + 1000))

@@ -99,6 +99,7 @@ fn push(job: i64, answer: Answer) -> Call {
         job,
         queue: "jobs".to_owned(),
         group: None,
+        with: None,
         inside: false,
     };
     call(0, op, (1, 2), answer)

@@ -44,6 +44,10 @@ pub(super) async fn pushing(context: Context, queue: &'static str, name: &'stati
         if fastrand::bool() {
             job = job.idempotency_key(number.to_string());
         }
+        if fastrand::u8(..4) == 0 {
+            push_two(&context, &*queue, (number, job)).await;
+            continue;
+        }
         if push_one(&context, &queue, (number, None), job).await == Push::Failed {
             rest(300).await;
         } else {
@@ -74,6 +78,7 @@ pub(super) async fn push_one(
         job: number,
         queue: queue.name().to_owned(),
         group: group.map(str::to_owned),
+        with: None,
         inside,
     };
     if inside {
@@ -88,6 +93,36 @@ pub(super) async fn push_one(
     match context.call(op, queue.push(job), told).await.1 {
         Ok(pushed) => Push::Pushed(pushed.id),
         Err(_) => Push::Failed,
+    }
+}
+
+/// Pushes a second job together with this one, both with keys.
+async fn push_two(context: &Context, queue: &dyn lockapi::Queue, (one, job): (i64, Job)) {
+    let other = context.log.number();
+    let second = Job::new(job.name(), &other)
+        .expect("a job")
+        .max_attempts(ATTEMPTS);
+    let jobs = vec![
+        job.idempotency_key(one.to_string()),
+        second.idempotency_key(other.to_string()),
+    ];
+    let op = |job, with| Op::Push {
+        job,
+        queue: queue.name().to_owned(),
+        group: None,
+        with: Some(with),
+        inside: false,
+    };
+    let pushing = async {
+        let pushing = queue.push_all(jobs);
+        let pushed = context.call(op(other, one), pushing, |_| Answer::Done);
+        pushed.await.1
+    };
+    let pushed = context.call(op(one, other), pushing, |_| Answer::Done);
+    if pushed.await.1.is_err() {
+        rest(300).await;
+    } else {
+        context.ahead.fetch_add(2, Ordering::Relaxed);
     }
 }
 
@@ -169,7 +204,7 @@ pub(super) async fn settle(context: &Context, delivery: Delivery) -> bool {
             let snoozing = delivery.snooze(Duration::from_millis(200));
             context.call(op(How::Snooze), snoozing, told).await
         }
-        _ if is_exact(job) => return complete(context, Arc::new(delivery), job).await,
+        _ if is_exact(job) => return complete(context, Arc::new(delivery), job, false).await,
         _ if affect(context, job, token).await => {
             let acked = context.call(op(How::Ack), delivery.ack(), told).await;
             return acked.1.is_ok();
@@ -194,14 +229,24 @@ pub(super) async fn affect(context: &Context, job: i64, token: i64) -> bool {
     affected == Transacted::Committed
 }
 
-/// Does what is to be done exactly once, and acknowledges.
-pub(super) async fn complete(context: &Context, delivery: Arc<Delivery>, job: i64) -> bool {
+/// Does what is to be done exactly once, and acknowledges; or acknowledges in a transaction that fails.
+pub(super) async fn complete(
+    context: &Context,
+    delivery: Arc<Delivery>,
+    job: i64,
+    fails: bool,
+) -> bool {
     let token = delivery.ticket().token;
     let op = Op::Settle {
         job,
         token,
         how: How::AckIn,
     };
+    if fails {
+        let sql = "SELECT 1 / 0::int8".to_owned();
+        drop(context.store.transact(Inside::Ack(delivery), sql).await);
+        return false;
+    }
     let effect = format!("SELECT torture.effect({job}, {token}, true)");
     let (inside, sql) = if context.is_control(Control::Outside) {
         let before = context.transact(Op::Effect { job }, Inside::Nothing, effect);

@@ -1,0 +1,195 @@
+//! What has to happen in time, where nothing fails: everybody has a turn, what is due is begun, and nobody is told that
+//! he waits for himself who does not.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use super::History;
+use crate::runtime::Time;
+use crate::server::Seen;
+
+/// Within this time whoever waits for a lock has it.
+const TURN: Duration = Duration::from_secs(30);
+/// Within this time a worker begins what it has claimed, or gives it back.
+const BEGUN: Duration = Duration::from_secs(5);
+/// A job that nobody has is due within this time …
+const DUE: Duration = Duration::from_secs(4);
+/// … and goes within this time to whoever waits for one.
+const FOUND: Duration = Duration::from_secs(5);
+/// What ended before was known to the server when it looked.
+const KNOWN: Duration = Duration::from_millis(50);
+
+/// Queues whose jobs are held by workers alone.
+const OF_WORKERS: &str = "tasks";
+/// Queues without limits, groups and pauses.
+const FREE: &str = "jobs";
+
+/// What an owner of locks does for a time.
+struct Span {
+    owner: u64,
+    key: &'static str,
+    holds: bool,
+    until: Option<Time>,
+}
+
+#[derive(Default)]
+pub(super) struct Turns {
+    next: u64,
+    spans: BTreeMap<u64, Span>,
+    /// Claims that wait, by their queues, and since when.
+    claims: BTreeMap<u64, (String, Time)>,
+    /// The tokens of deliveries that were handed over.
+    pub(super) tokens: BTreeSet<i64>,
+    /// Jobs of workers that have not begun, with their tokens, and since when.
+    unbegun: HashMap<i64, (i64, Time)>,
+    /// Jobs that nobody has, and since when.
+    free: HashMap<i64, Time>,
+}
+
+/// Something that lasts until this is dropped.
+pub(crate) struct Lasting {
+    history: History,
+    number: u64,
+    /// A wait for a lock, and since when.
+    wait: Option<(String, Time)>,
+}
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        let now = self.history.runtime.now();
+        let mut state = self.history.lock();
+        if let Some(span) = state.turns.spans.get_mut(&self.number) {
+            span.until = Some(now);
+        }
+        state.turns.claims.remove(&self.number);
+        drop(state);
+        if let Some((what, since)) = self.wait.take()
+            && self.history.undisturbed
+            && now.saturating_sub(since) > TURN
+        {
+            let what = format!("{what}: waited since {since:?}");
+            self.history.runtime.violate("everybody has a turn", what);
+        }
+    }
+}
+
+impl History {
+    fn lasting(&self, wait: Option<(String, Time)>) -> (u64, Lasting) {
+        let mut state = self.lock();
+        state.turns.next += 1;
+        let number = state.turns.next;
+        drop(state);
+        let history = self.clone();
+        let lasting = Lasting {
+            history,
+            number,
+            wait,
+        };
+        (number, lasting)
+    }
+
+    /// Somebody waits for a lock as long as it takes.
+    pub(crate) fn waits(&self, kind: &str, key: &str) -> Lasting {
+        let wait = (format!("{kind} {key}"), self.runtime.now());
+        self.lasting(Some(wait)).1
+    }
+
+    /// Somebody waits for jobs of a queue.
+    pub(crate) fn waits_for_jobs(&self, queue: &str) -> Lasting {
+        let (number, lasting) = self.lasting(None);
+        let claim = (queue.to_owned(), self.runtime.now());
+        self.lock().turns.claims.insert(number, claim);
+        lasting
+    }
+
+    /// An owner holds a lock, or waits for one.
+    pub(crate) fn owns(&self, owner: u64, key: &'static str, holds: bool) -> Lasting {
+        let (number, lasting) = self.lasting(None);
+        let span = Span {
+            owner,
+            key,
+            holds,
+            until: None,
+        };
+        self.lock().turns.spans.insert(number, span);
+        lasting
+    }
+
+    /// An owner was told that its wait for a lock would not end.
+    pub(crate) fn deadlocked(&self, owner: u64, key: &'static str) {
+        self.answered("deadlock");
+        let now = self.runtime.now();
+        let state = self.lock();
+        let spans = state.turns.spans.values();
+        let spans: Vec<_> = spans
+            .filter(|it| it.until.is_none_or(|until| until + KNOWN >= now))
+            .map(|it| (it.owner, it.key, it.holds))
+            .collect();
+        drop(state);
+        let (mut reached, mut next) = (BTreeSet::new(), vec![key]);
+        while let Some(key) = next.pop() {
+            for (holder, ..) in spans.iter().filter(|it| it.1 == key && it.2) {
+                if *holder == owner {
+                    return;
+                }
+                let waits = spans.iter().filter(|it| it.0 == *holder && !it.2);
+                next.extend(waits.map(|it| it.1).filter(|it| reached.insert(*it)));
+            }
+        }
+        if self.undisturbed {
+            let what = format!("owner {owner}, {key}: {spans:?}");
+            let promise = "who is told of a deadlock waits for himself";
+            self.runtime.violate(promise, what);
+        }
+    }
+
+    /// Looks at the jobs that have not ended.
+    pub(crate) fn watched(&self, seen: &Seen) {
+        if !self.undisturbed {
+            return;
+        }
+        let now = self.runtime.now();
+        let mut state = self.lock();
+        let turns = &mut state.turns;
+        let (mut unbegun, mut free) = (HashMap::new(), HashMap::new());
+        for job in &seen.jobs {
+            match job.delivery {
+                Some((token, _)) if job.queue == OF_WORKERS && !turns.tokens.contains(&token) => {
+                    let known = turns.unbegun.get(&job.id);
+                    let known = known.filter(|(of, _)| *of == token);
+                    unbegun.insert(job.id, known.copied().unwrap_or((token, now)));
+                }
+                None if job.queue == FREE => {
+                    free.insert(job.id, turns.free.get(&job.id).copied().unwrap_or(now));
+                }
+                _ => {}
+            }
+        }
+        turns.unbegun = unbegun;
+        turns.free = free;
+        let begun = turns
+            .unbegun
+            .iter()
+            .find(|(_, it)| now.saturating_sub(it.1) > BEGUN);
+        let hostage = begun.map(|(job, (token, since))| {
+            format!("job {job} of {OF_WORKERS}: claimed under {token} at {since:?}, and not begun")
+        });
+        let mut claims = turns.claims.values();
+        let waiting =
+            claims.find(|(queue, since)| queue == FREE && now.saturating_sub(*since) > FOUND);
+        let mut jobs = turns.free.iter();
+        let late = jobs.find(|(_, since)| now.saturating_sub(**since) > DUE + FOUND);
+        let missed = waiting.zip(late).map(|((_, claim), (job, since))| {
+            format!("job {job} of {FREE}: due since {since:?}, and claimed at {claim:?}")
+        });
+        drop(state);
+        if let Some(what) = hostage {
+            let promise = "what is claimed is begun, or goes back";
+            self.runtime.violate(promise, what);
+        }
+        if let Some(what) = missed {
+            let promise = "what is due goes to whoever waits";
+            self.runtime.violate(promise, what);
+        }
+    }
+}
