@@ -10,6 +10,8 @@ pub(super) struct Limit {
     /// The theoretical arrival time, as of `at`, in nanoseconds.
     tat: i64,
     at: i64,
+    /// Without a limit of what runs, deliveries with larger tokens are noted.
+    noted_from: i64,
 }
 
 impl Limit {
@@ -86,10 +88,16 @@ impl Jobs {
             let held = i64::try_from(self.held(now, &queue).count()).unwrap_or(i64::MAX);
             room = (most - held).max(0);
         }
+        let noted_from = match limit.row.running {
+            Some(_) => 0,
+            None => limit.noted_from,
+        };
+        let is_noted = |live: &LiveJob| live.running.is_some_and(|it| it.token > noted_from);
         let mut again = Vec::new();
         if !want.lost.is_empty() {
             again = self
                 .held(now, &queue)
+                .filter(|(_, live)| is_noted(live))
                 .filter(|(_, live)| live.is_held(now) && live.is_of(&want.lost))
                 .filter(|(_, live)| live.is_named(&want.names))
                 .filter(|(_, live)| !self.is_held_back(now, live))
@@ -162,7 +170,9 @@ impl Jobs {
         };
         // It has a row.
         self.switched.insert(want.name.clone());
+        let last = self.tokens;
         let limit = self.limits.entry(want.name.clone()).or_default();
+        limit.noted_from = if row.running.is_none() { last } else { 0 };
         let depth = row.burst.unwrap_or_default() * row.step.unwrap_or_default();
         limit.tat = now * 1000 + limit.owed(now).min(depth);
         limit.at = if row.step.is_some() { now * 1000 } else { 0 };
