@@ -137,13 +137,14 @@ mutants-locks:
 	CARGO_INCREMENTAL=1 $(CARGO) mutants --package lockapi --test-package lockapi --output target $(ARGS)
 
 packages:
-	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny@0.20.2 --locked
+	@$(CARGO) deny --version >/dev/null 2>&1 || \
+		$(CARGO) install cargo-deny@0.20.2 --locked --debug
 	@# Advisories come from a repository that CI cannot reach: `cargo deny check advisories` by hand.
 	$(CARGO) deny check bans licenses sources
 	@# In a folder of its own: cargo keeps the unpacked packages of an earlier run at the same path, and builds
-	@# the others against those.
+	@# the others against those. Nobody debugs what is built.
 	@mkdir -p target && folder=$$(mktemp -d target/packages-XXXXXX) && trap 'rm -rf "$$folder"' EXIT && \
-		$(CARGO) package --workspace --exclude lockapi-simulation --exclude lockapi-torture \
+		CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0 $(CARGO) package --workspace --exclude lockapi-simulation --exclude lockapi-torture \
 			--exclude lockapi-failover --exclude lockapi-examples --target-dir "$$folder"
 
 # Not a part of CI: a version is compared with the one before, and both are built.

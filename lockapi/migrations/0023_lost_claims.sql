@@ -2,6 +2,8 @@
 
 SET LOCAL search_path = pg_catalog, pg_temp;
 
+ALTER TABLE lockapi.queue_limit ADD CONSTRAINT queue_limit_noted CHECK (cardinality(ids) = cardinality(tokens));
+
 COMMENT ON COLUMN lockapi.queue_limit.ids IS 'The jobs that were claimed last: those that may hold a place, or 256.';
 
 -- As before (see 0020_queue_limits.sql), also for a queue that has a rate alone: looks how many jobs of a limited queue may be
