@@ -32,10 +32,9 @@ pub use history::{
 };
 pub use hold_key::HoldKey;
 pub use limit::{LimitRow, ReadQueueLimit, SetQueueLimit};
-#[cfg(feature = "suite")]
-pub use manage::Cancelled;
 pub use manage::{
-    Cancel, CountJobs, Counted, Discard, Name, Purge, SetNamePaused, SetPaused, SweepQueues,
+    Cancel, Cancelled, CountJobs, Counted, Discard, Name, Purge, SetNamePaused, SetPaused,
+    SweepQueues,
 };
 pub use push::{Keys, NewJob, Push, PushKeyed, PushTogether};
 pub use redrive::{Redrive, Redriven};
