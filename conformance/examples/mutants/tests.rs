@@ -142,15 +142,6 @@ pub(crate) struct Tests {
     parts: Vec<String>,
 }
 
-impl From<&Part> for Tests {
-    fn from((target, parts): &Part) -> Self {
-        Self {
-            target: (*target).to_owned(),
-            parts: parts.iter().map(|part| (*part).to_owned()).collect(),
-        }
-    }
-}
-
 impl fmt::Display for Tests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { target, parts, .. } = self;
@@ -175,11 +166,20 @@ impl Tests {
         let others = OTHERS.iter().find(|(part, _)| begins(part));
         let others = others.into_iter().flat_map(|(_, tests)| tests.iter());
         let statements = compared.then_some(&STATEMENTS);
-        statements
-            .into_iter()
-            .chain(others)
-            .map(Self::from)
-            .collect()
+        // The program of the suite takes one part at a time.
+        let each = |(target, parts): &Part| {
+            let part = |part: &&'static str| (*target, vec![(*part).to_owned()]);
+            match parts {
+                [] => vec![(*target, Vec::new())],
+                parts => parts.iter().map(part).collect(),
+            }
+        };
+        let all = statements.into_iter().chain(others).flat_map(each);
+        all.map(|(target, parts)| Self {
+            target: target.to_owned(),
+            parts,
+        })
+        .collect()
     }
 
     fn arguments(&self, settings: &Settings) -> Vec<String> {
