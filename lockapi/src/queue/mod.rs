@@ -379,7 +379,8 @@ impl dyn Queue + '_ {
         self.push(Job::of(job)?).await
     }
 
-    /// Claims jobs; returns none when there are none within the claim's waiting time.
+    /// Claims jobs; returns none when there are none within the claim's waiting time. If others get what there is,
+    /// it goes on for a second after that time.
     ///
     /// While it waits it also polls about once a second, once for all callers of the process that wait for
     /// the same, for jobs that become due again after another process has lost them. While an old snapshot is held, and thousands of deleted jobs cannot be vacuumed,
@@ -414,7 +415,9 @@ impl dyn Queue + '_ {
                 }
                 asked => asked?,
             };
-            if !exchange.deliveries.is_empty() || (left.is_zero() && !exchange.more) {
+            // What there is more of may go to others, again and again.
+            let is_over = left.is_zero() && (!exchange.more || until.saturating_add(POLL) <= self.now());
+            if !exchange.deliveries.is_empty() || is_over {
                 return Ok(exchange.deliveries);
             }
             if claim.waiting == Waiting::First {

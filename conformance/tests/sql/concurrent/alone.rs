@@ -1,11 +1,13 @@
 //! One session, where the random sequences of the differential test seldom lead.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use lockapi::admin::JobEdit;
 use lockapi::limit::Quota;
 use lockapi::queue::{Outcome, Priority};
 use lockapi::suite::admin::ListLeases;
+use lockapi::suite::driver::{RestoreSettings, SaveSettings};
 use lockapi::suite::lease::{Acquire, Acquired};
 use lockapi::suite::limit::{Charge, ChargeLine};
 use lockapi::suite::table::IsInTransaction;
@@ -17,7 +19,7 @@ use super::queue::{
     push_with_ttl, settle as settle_job,
 };
 use super::reservations::{expire, settle};
-use super::sides::{Plans, Side, Step, UNIT, elapse, number, sql, step};
+use super::sides::{Plans, Side, Step, UNIT, elapse, number, sql, step, url};
 
 const A: &[&str] = &["a"];
 const BATCH: &[&str] = &["a", "b"];
@@ -254,4 +256,23 @@ fn a_session_knows_its_marker() {
         );
     }
     side.script("RESET lockapi.marker");
+}
+
+/// A pooler that began to share sessions has sent the statement to another's.
+#[test]
+fn settings_of_another_session_stay() {
+    const CHANGED: &str = "SET geqo_threshold = 19; SELECT pg_catalog.pg_advisory_lock(19)";
+    const LOOK: &str = "SELECT pg_catalog.current_setting('geqo_threshold')::int8 * 10
+          + (SELECT count(*) FROM pg_catalog.pg_locks
+              WHERE locktype = 'advisory' AND pid = pg_catalog.pg_backend_pid())";
+    let [mut own, mut other] = [0, 1].map(|_| Side::server(url(), Plans::Engine));
+    let mut given = BTreeMap::new();
+    let saved = [own.perform(&[SaveSettings]), other.perform(&[SaveSettings])];
+    let [own, others] = saved.map(|mut saved| RestoreSettings(saved.remove(0)));
+    other.script(CHANGED);
+    let outcome = other.attempt(&[own]);
+    assert!(!matches!(&outcome, Ok(restored) if !restored.is_empty()), "{outcome:?}");
+    assert_eq!(other.run(&number(LOOK, 191), &mut given), format!("{LOOK}: 191"));
+    assert_eq!(other.perform(&[others]), [1]);
+    assert_eq!(other.run(&number(LOOK, 120), &mut given), format!("{LOOK}: 120"));
 }

@@ -65,11 +65,15 @@ fn record(part: i64, minutes: &'static [i64], names: &'static [&'static str]) ->
 
 /// Moves so many parts at most.
 fn fold(most: i64) -> Step {
+    fold_after(("", 0, "", 0), most)
+}
+
+/// Moves those that follow the part of this queue, minute, name and number.
+fn fold_after(place: (&'static str, i64, &'static str, i64), most: i64) -> Step {
     let batch = move |side: &Side| {
-        vec![FoldHistory {
-            after: (side.namespace.clone(), String::new(), 0, String::new(), 0),
-            most,
-        }]
+        let (queue, minute, name, part) = place;
+        let after = (side.namespace.clone(), queue.to_owned(), minute, name.to_owned(), part);
+        vec![FoldHistory { after, most }]
     };
     step(batch, |side, folded| {
         let last = folded.last.map(|mut last| {
@@ -198,6 +202,24 @@ fn as_in_the_model(plans: Plans, steps: &[Step]) {
     };
     let server = on(Side::server(own_url(), plans));
     assert_eq!(server, on(Side::model()), "the server and the model");
+}
+
+/// A sweep goes on behind the part that the one before has reached.
+#[test]
+fn parts_are_moved_from_a_place_on() {
+    let part = |number| record(number, &[0, 1, 2], &["a", "b"]);
+    for place in [
+        ("work", FUTURE + MINUTE, "a", 2),
+        ("work", FUTURE + MINUTE, "b", 1),
+        ("work", FUTURE, "", 0),
+        ("work", FUTURE + 2 * MINUTE, "b", 2),
+        ("x", 0, "", 0),
+    ] {
+        let mut steps = vec![part(1), part(2), elapse(6), fold_after(place, 5)];
+        steps.extend(all());
+        steps.extend([fold(100), read(None, false, 100)]);
+        as_in_the_model(Plans::Engine, &steps);
+    }
 }
 
 #[test]

@@ -7,13 +7,13 @@ use lockapi::admin::JobEdit;
 use lockapi::queue::{Headers, Outcome, Priority, Ticket};
 use lockapi::suite::admin::{CancelJobs, EditJobs};
 use lockapi::suite::queue::{
-    Ack, Cancel, CompleteAndClaim, CountJobs, DELETED, Discard, FOR_EVER, Name, NewJob, Purge,
+    Ack, Cancel, CompleteAndClaim, CountJobs, CountRunning, DELETED, Discard, FOR_EVER, Name, NewJob, Purge,
     Push, ReadDeliveryState, Redrive, SetNamePaused, SetPaused, Settle, Take,
 };
 
 use super::queue_keys::{Key, push_key};
 use super::results::ack_with_result;
-use super::sides::{Side, Step, UNIT, elapse, sql, step};
+use super::sides::{Plans, Side, Step, UNIT, elapse, sql, step, url};
 use super::{Meets, Schedule};
 
 pub(super) fn name(side: &Side) -> Name {
@@ -331,6 +331,21 @@ fn discard(names: &'static [&'static str]) -> Step {
     step(batch, |_, count| format!("discarded {count}"))
 }
 
+/// How many jobs run.
+fn count_running() -> Step {
+    let batch = |side: &Side| {
+        vec![CountRunning {
+            name: name(side),
+            priorities: (0..4).map(|it| (it, (0, 0))).collect(),
+            most: 100,
+        }]
+    };
+    step(batch, |_, part| {
+        let running: i64 = part.levels.iter().map(|level| level.running).sum();
+        format!("{running} run")
+    })
+}
+
 fn set_paused(paused: bool) -> Step {
     let batch = move |side: &Side| {
         vec![SetPaused {
@@ -590,4 +605,33 @@ fn of_two_who_pause_and_resume_the_later_takes_effect() {
                 .run();
         }
     }
+}
+
+/// The number in the row is that of a savepoint, or of several transactions, and nobody holds a lock on it.
+#[test]
+fn what_an_open_transaction_has_in_any_way_runs() {
+    const WAYS: [&str; 5] = [
+        "UPDATE lockapi.job SET attempt = attempt WHERE namespace = $n",
+        "SELECT FROM lockapi.job WHERE namespace = $n FOR UPDATE",
+        "SAVEPOINT a; UPDATE lockapi.job SET attempt = attempt WHERE namespace = $n; RELEASE a",
+        "SAVEPOINT a; DELETE FROM lockapi.job WHERE namespace = $n; RELEASE a; SAVEPOINT b",
+        "SELECT FROM lockapi.job WHERE namespace = $n FOR SHARE; SAVEPOINT a;
+         UPDATE lockapi.job SET attempt = attempt WHERE namespace = $n; RELEASE a",
+    ];
+    let namespace = format!("n{:016x}", fastrand::u64(..));
+    let [mut observer, mut other] = [0, 1].map(|session| {
+        let mut side = Side::server(url(), Plans::Engine);
+        (side.session, side.namespace) = (session, namespace.clone());
+        side
+    });
+    let mut given = std::collections::BTreeMap::new();
+    observer.run(&push(&["a"]), &mut given);
+    for way in WAYS {
+        assert_eq!(observer.run(&count_running(), &mut given), "0 run", "before: {way}");
+        other.script("BEGIN");
+        other.script(&way.replace("$n", &format!("'{namespace}'")));
+        assert_eq!(observer.run(&count_running(), &mut given), "1 run", "{way}");
+        other.script("ROLLBACK");
+    }
+    assert_eq!(observer.run(&count_running(), &mut given), "0 run");
 }

@@ -22,6 +22,8 @@ struct Drain {
     /// Transactions that had begun when the queue was paused, one of which may be a claim that has not seen it;
     /// `None` before the first look.
     before: Option<Vec<i64>>,
+    /// When the queue was paused, as the first look has found it.
+    paused_at: i64,
 }
 
 /// What a look has found.
@@ -40,7 +42,14 @@ impl Drain {
         Self {
             priorities: Priority::ALL.map(|it| (it.number(), (0, 0))).to_vec(),
             before: None,
+            paused_at: 0,
         }
+    }
+
+    /// Whether somebody has resumed the queue, and paused it again, since the first look: jobs may have begun to run
+    /// anywhere.
+    fn is_outdated(&self, part: &RunningPart) -> bool {
+        self.before.is_some() && part.changed_at != self.paused_at
     }
 
     /// A look was answered. Transactions count no longer where they are `settled`.
@@ -53,6 +62,7 @@ impl Drain {
         let full = part.levels.iter().any(|level| level.examined >= EXAMINED);
         let running: i64 = part.levels.iter().map(|level| level.running).sum();
         if first {
+            self.paused_at = part.changed_at;
             return Found::Further;
         }
         if !sees_all {
@@ -116,7 +126,7 @@ impl Handle {
             }
         }
         // No claim takes longer than that.
-        let settled = timer.now() + self.core.connections.timeout;
+        let mut settled = timer.now() + self.core.connections.timeout;
         let mut drain = Drain::new();
         let mut wait = PAUSES.0;
         let mut looks = 0;
@@ -133,6 +143,11 @@ impl Handle {
                 Err(error) => return Err(error.during("drain")),
             };
             looks += 1;
+            if drain.is_outdated(&part) {
+                drain = Drain::new();
+                settled = timer.now() + self.core.connections.timeout;
+                looks = 1;
+            }
             let (running, further) = match drain.looked(&part, sent >= settled) {
                 Found::Nothing => (tally(0, false), false),
                 Found::Further => (tally(0, true), true),
@@ -171,6 +186,7 @@ mod tests {
         RunningPart {
             levels: levels.iter().map(level).collect(),
             paused: true,
+            changed_at: 1,
             transactions: transactions.to_vec(),
         }
     }
@@ -200,6 +216,17 @@ mod tests {
         assert_eq!(drain.looked(&part(&clean, &[1]), false), Found::Further);
         assert_eq!(drain.looked(&part(&clean, &[1]), false), unknown);
         assert_eq!(drain.looked(&part(&clean, &[1]), true), Found::Nothing);
+    }
+
+    #[test]
+    fn another_pause_than_the_first_makes_it_outdated() {
+        let mut drain = Drain::new();
+        let mut clean = part(&[(1, 10, 0)], &[]);
+        assert!(!drain.is_outdated(&clean));
+        assert_eq!(drain.looked(&clean, false), Found::Further);
+        assert!(!drain.is_outdated(&clean));
+        clean.changed_at += 1;
+        assert!(drain.is_outdated(&clean));
     }
 
     #[test]

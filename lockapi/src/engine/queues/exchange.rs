@@ -162,20 +162,24 @@ impl Handle {
                 true
             }
             Remaining::None | Remaining::Limited | Remaining::Busy => false,
-            Remaining::Parked if unclaimed.jobs.is_empty() && claim.waits() => {
-                let admitted = self.admit_for_all(begun).await.unwrap_or(Ok(false));
-                admitted? || self.topic.admissions() != admissions
-            }
-            Remaining::Parked if unclaimed.jobs.is_empty() => match self.admit().await {
-                // The next one, which completes nothing, is told why.
-                Err(_) if !acked.is_empty() => true,
-                // Another caller may have admitted them since the claim, or is about to learn that it has.
-                admitted => {
-                    admitted?
-                        || self.topic.is_admission_running()
-                        || self.topic.admissions() != admissions
+            Remaining::Parked if unclaimed.jobs.is_empty() => {
+                let waits = claim.waits();
+                let admitted = if waits {
+                    self.admit_for_all(begun).await.unwrap_or(Ok(false))
+                } else {
+                    self.admit().await
+                };
+                match admitted {
+                    // The next one, which completes nothing, is told why.
+                    Err(_) if !acked.is_empty() => true,
+                    // Another caller may have admitted them since the claim, or is about to learn that it has.
+                    admitted => {
+                        admitted?
+                            || (!waits && self.topic.is_admission_running())
+                            || self.topic.admissions() != admissions
+                    }
                 }
-            },
+            }
             Remaining::Parked => {
                 self.admit_later();
                 false

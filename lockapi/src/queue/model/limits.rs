@@ -169,7 +169,7 @@ impl Jobs {
             return;
         };
         // It has a row.
-        self.switched.insert(want.name.clone());
+        self.switched.entry(want.name.clone()).or_insert(now);
         let last = self.tokens;
         let limit = self.limits.entry(want.name.clone()).or_default();
         limit.noted_from = if row.running.is_none() { last } else { 0 };

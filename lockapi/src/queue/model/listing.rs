@@ -245,7 +245,7 @@ impl Jobs {
         let ended = self.ended.values();
         let dead = ended.filter(|ended| ended.status == Status::Failed);
         let dead = dead.map(|dead| &dead.job.queue);
-        let all: BTreeSet<&Name> = live.chain(dead).chain(&self.switched).collect();
+        let all: BTreeSet<&Name> = live.chain(dead).chain(self.switched.keys()).collect();
         let after = (want.after.0.as_str(), want.after.1.as_str());
         let wanted = all.into_iter().filter(|name| {
             (name.namespace.as_str(), name.queue.as_str()) > after

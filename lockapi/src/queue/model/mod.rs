@@ -57,8 +57,8 @@ pub struct Jobs {
     pub history: history::History,
     groups: groups::Groups,
     limits: FxHashMap<Name, limits::Limit>,
-    /// Queues that somebody has paused or resumed.
-    switched: FxHashSet<Name>,
+    /// Queues that somebody has paused or resumed, and when they did last.
+    switched: FxHashMap<Name, i64>,
     /// Jobs whose rows an open transaction has locked.
     locked: FxHashSet<i64>,
 }
@@ -350,6 +350,11 @@ impl Jobs {
     pub(crate) fn is_paused(&self, now: i64, queue: &Name) -> bool {
         let paused = self.paused.get(queue);
         paused.is_some_and(|until| until.is_none_or(|until| until > now))
+    }
+
+    /// When a queue was last paused or resumed.
+    pub(crate) fn switched_at(&self, queue: &Name) -> i64 {
+        self.switched.get(queue).copied().unwrap_or_default()
     }
 
     /// The names of jobs that are paused in a queue.

@@ -25,6 +25,8 @@ pub struct RunningPart {
     pub levels: Vec<RunningLevel>,
     /// Whether the queue is paused.
     pub paused: bool,
+    /// When it was last paused or resumed, in microseconds since 1970.
+    pub changed_at: i64,
     /// The transactions that may change jobs of any queue.
     pub transactions: Vec<i64>,
 }
@@ -63,6 +65,7 @@ impl Operation for CountRunning {
             Type::Int,
             Type::Int,
             Type::Bool,
+            Type::Int,
             Type::Ints,
         ],
     };
@@ -95,7 +98,8 @@ impl Operation for CountRunning {
                 reached: place.0.zip(place.1),
             });
             part.paused = row.bool(5)?;
-            part.transactions = row.ints(6)?;
+            part.changed_at = row.int(6)?;
+            part.transactions = row.ints(7)?;
         }
         Ok(vec![part])
     }
@@ -103,6 +107,7 @@ impl Operation for CountRunning {
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
         let paused = model.jobs.is_paused(model.now, &one.name);
+        let changed_at = model.jobs.switched_at(&one.name);
         let levels = model.jobs.count_running(model.now, one);
         let row = |level: RunningLevel| {
             Row(vec![
@@ -112,6 +117,7 @@ impl Operation for CountRunning {
                 maybe_int(level.reached.map(|place| place.0)),
                 maybe_int(level.reached.map(|place| place.1)),
                 Value::Bool(paused),
+                Value::Int(changed_at),
                 Value::Ints(Vec::new()),
             ])
         };
