@@ -21,6 +21,7 @@ THREADS = $$(getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 4 ? $$1 : 4) * 6 }'
 # One build has the tests of all features, and all cases.
 FEATURES = --features lockapi/tracing,lockapi/metrics,lockapi/opentelemetry
 NEXTEST = $(FILES); $(CARGO) nextest run --test-threads $(THREADS)
+BUILT = $${CARGO_TARGET_DIR:-target}/debug
 
 help:
 	@echo 'make demo       ten processes on three database libraries share recurring tasks while some of'
@@ -112,9 +113,11 @@ fuzz:
 interleavings:
 	RUSTFLAGS='--cfg shuttle' $(CARGO) test -p lockapi --lib --target-dir target/interleavings interleavings
 
+# What follows is built like the tests, so that little has to be built after them.
 torture:
 	@sh .ci/deps.sh test
-	$(FILES); $(CARGO) run -p lockapi-torture -- $(ARGS)
+	$(CARGO) build --workspace --bin torture $(FEATURES)
+	$(FILES); $(BUILT)/torture $(ARGS)
 
 browser:
 	@sh .ci/deps.sh browser
@@ -130,7 +133,8 @@ failover:
 
 mutants:
 	@sh .ci/deps.sh test
-	$(FILES); $(CARGO) run -p lockapi-conformance --example mutants -- $(ARGS)
+	$(CARGO) build --workspace --example mutants $(FEATURES)
+	$(FILES); $(BUILT)/examples/mutants $(ARGS)
 
 mutants-locks:
 	@$(CARGO) mutants --version >/dev/null 2>&1 || $(CARGO) install cargo-mutants@27.1.0 --locked

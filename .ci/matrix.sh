@@ -129,10 +129,12 @@ table=$logs/table
 printf '%-10s %-11s %6s %7s %7s %8s %8s\n' version cases run passed failed ignored seconds >"$table"
 failed=
 
+# As in the Makefile: what the tests have built serves here too.
+features='--features lockapi/tracing,lockapi/metrics,lockapi/opentelemetry'
 nextest() {
     command=$1
     shift
-    "$cargo" nextest "$command" --workspace --cargo-quiet --ignore-default-filter \
+    "$cargo" nextest "$command" --workspace $features --cargo-quiet --ignore-default-filter \
         --test sqlx --test diesel --test sync --test interop --test sql "$@" </dev/null
 }
 
