@@ -1,5 +1,6 @@
 //! The programs of tests, and which of them concern a file.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 use std::{fmt, fs};
 
@@ -124,6 +125,9 @@ const NOT_COMPARED: [&str; 5] = [
     "rights/",
 ];
 
+/// The tests that start the program of operators.
+const STARTING: [&str; 2] = ["doctor", "commands"];
+
 /// Not these: they compare the texts with the files, explain them, or take long.
 const LEFT_OUT: [&str; 3] = ["are_all_listed", "plans::", "statistics::"];
 
@@ -197,6 +201,8 @@ impl Tests {
 pub(crate) struct Program {
     pub(crate) bytes: Vec<u8>,
     pub(crate) arguments: Vec<String>,
+    /// The program that the tests start, where the statements are.
+    pub(crate) started: Option<(PathBuf, Vec<u8>)>,
 }
 
 /// The programs that were needed so far.
@@ -218,7 +224,20 @@ impl Programs {
         }
         println!("{tests} take {:.0} s", began.elapsed().as_secs_f64());
         let bytes = fs::read(&path)?;
-        self.0.push((tests.clone(), Program { bytes, arguments }));
+        let started = if STARTING.contains(&&*tests.target) {
+            let folder = path.parent().and_then(Path::parent);
+            let path = folder.ok_or("tests are in no folder")?.join("lockapi");
+            let bytes = fs::read(&path)?;
+            Some((path, bytes))
+        } else {
+            None
+        };
+        let program = Program {
+            bytes,
+            arguments,
+            started,
+        };
+        self.0.push((tests.clone(), program));
         Ok(&self.0[self.0.len() - 1].1)
     }
 }

@@ -13,6 +13,7 @@ use lockapi::suite::limit::{Charge, ChargeLine};
 use lockapi::suite::table::IsInTransaction;
 
 use super::agree;
+use super::leases::{acquire, release, renew};
 use super::limits::{By, charge, ensure, look, take};
 use super::queue::{
     cancel_as_operator, cancel_elsewhere, claim, edit_by, edit_elsewhere, nack, push,
@@ -275,4 +276,28 @@ fn settings_of_another_session_stay() {
     assert_eq!(other.run(&number(LOOK, 191), &mut given), format!("{LOOK}: 191"));
     assert_eq!(other.perform(&[others]), [1]);
     assert_eq!(other.run(&number(LOOK, 120), &mut given), format!("{LOOK}: 120"));
+}
+
+/// The statement for all batches would do what the simple one did not.
+#[test]
+fn simple_statements_do_what_they_are_for() {
+    let mut side = Side::server(url(), Plans::Engine);
+    side.namespace = format!("n{:016x}", fastrand::u64(..));
+    let mut given = BTreeMap::new();
+    let (free, one) = (release(&[("a", "one")]), acquire(&[("one", "a", 1)]));
+    let (two, renewal) = (acquire(&[("two", "a", 2)]), renew(&[("a", "two")]));
+    for step in [&one, &free, &ensure(A)] {
+        side.run(step, &mut given);
+    }
+    for (step, name) in [
+        (&two, "lease.acquire_one"),
+        (&renewal, "lease.renew_one"),
+        (&release(&[("a", "two")]), "lease.release_one"),
+        (&take(A), "limit.take_one"),
+        (&push(A), "queue.push_one"),
+        (&claim(1), "queue.complete_and_claim_unlimited"),
+    ] {
+        let seen = side.run(step, &mut given);
+        assert_eq!(side.ran, [name], "{seen}");
+    }
 }

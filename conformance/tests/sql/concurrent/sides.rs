@@ -6,7 +6,7 @@ use std::thread::panicking;
 use std::time::{Duration, Instant, SystemTime};
 
 use lockapi::Failure;
-use lockapi::driver::{Connection, Inline};
+use lockapi::driver::{BlockingConnection, Connection, Inline, Rows, Script, Statement, Value};
 use lockapi::suite::driver::Operation;
 use lockapi::suite::engine::SessionSettings;
 use lockapi::suite::memory::ModelState;
@@ -156,6 +156,8 @@ pub(super) struct Side {
     pub(super) namespace: String,
     /// What this side has given, such as tokens and numbers of jobs, by the names in the schedule.
     pub(super) given: BTreeMap<String, i64>,
+    /// The statements that the last batch took on the server.
+    pub(super) ran: Vec<&'static str>,
     /// Sessions that last as long as this one.
     kept: Vec<Client>,
     /// Of a server.
@@ -178,6 +180,20 @@ impl Drop for Side {
         if let (Place::Server(client), Some(kind), false) = (place, self.kind, panicking()) {
             sessions().entry(kind).or_default().push(*client);
         }
+    }
+}
+
+/// A connection that notes what is run.
+struct Noting<'c>(Borrowed<'c, Client>, &'c mut Vec<&'static str>);
+
+impl BlockingConnection for Noting<'_> {
+    fn run(&mut self, statement: &'static Statement, params: Vec<Value>) -> Result<Rows, Failure> {
+        self.1.push(statement.name);
+        self.0.run(statement, params)
+    }
+
+    fn script(&mut self, script: Script) -> Result<(), Failure> {
+        self.0.script(script)
     }
 }
 
@@ -237,6 +253,7 @@ impl Side {
             session: 0,
             namespace: String::new(),
             given: BTreeMap::new(),
+            ran: Vec::new(),
             kept: Vec::new(),
             kind: None,
         }
@@ -267,8 +284,9 @@ impl Side {
     pub(super) fn attempt<O: Operation>(&mut self, batch: &[O]) -> Result<Vec<O::Output>, Failure> {
         match &mut self.place {
             Place::Server(client) => {
-                let mut connection = Inline(Borrowed(&mut **client));
-                pollster::block_on(connection.perform(batch))
+                self.ran.clear();
+                let noting = Noting(Borrowed(&mut **client), &mut self.ran);
+                pollster::block_on(Inline(noting).perform(batch))
             }
             Place::Model(model) => {
                 // Between two steps some time passes on a server.
