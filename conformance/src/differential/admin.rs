@@ -15,7 +15,7 @@ use lockapi::suite::memory::ModelState;
 use lockapi::suite::mutex::{LockAnswer, LockRequest};
 use proptest::prelude::*;
 
-use super::{MARK, SESSIONS, UNIT, mark, near, place};
+use super::{MARK, SESSIONS, UNIT, mark, near, perform, place};
 
 const DAY: i64 = 24 * 3600 * 1_000_000;
 
@@ -149,10 +149,7 @@ impl<C: Connection> Pair<'_, C> {
         one: O,
     ) -> (O::Output, O::Output) {
         let batch = [one];
-        let mut real = match self.sessions[session].perform(&batch).await {
-            Ok(real) => real,
-            Err(failure) => panic!("{}: {failure:?}", O::STATEMENT.name),
-        };
+        let mut real = perform(&mut self.sessions[session], &batch).await;
         let id = u64::try_from(session).expect("a small number");
         let rows = Operation::model(&batch, &mut self.model, id);
         let mut model = O::decode(&batch, rows.expect("nobody waits")).expect("the model decodes");

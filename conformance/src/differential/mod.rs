@@ -181,10 +181,7 @@ impl<C: Connection> Pair<'_, C> {
         session: usize,
         batch: &[O],
     ) -> (Vec<O::Output>, Vec<O::Output>) {
-        let real = match self.sessions[session].perform(batch).await {
-            Ok(real) => real,
-            Err(failure) => panic!("{}: {failure:?}", O::STATEMENT.name),
-        };
+        let real = perform(&mut self.sessions[session], batch).await;
         let id = u64::try_from(session).expect("a small number");
         let rows = Operation::model(batch, &mut self.model, id).expect("nobody waits");
         let model = O::decode(batch, rows).expect("the model decodes");
@@ -388,10 +385,7 @@ impl<C: Connection> Pair<'_, C> {
         real: &[O],
         model: &[O],
     ) {
-        let real = match self.sessions[session].perform(real).await {
-            Ok(real) => real,
-            Err(failure) => panic!("{}: {failure:?}", O::STATEMENT.name),
-        };
+        let real = perform(&mut self.sessions[session], real).await;
         let rows = Operation::model(model, &mut self.model, 0).expect("nobody waits");
         let model = O::decode(model, rows).expect("the model decodes");
         assert_eq!(real, model, "{}", O::STATEMENT.name);
@@ -452,6 +446,21 @@ impl<C: Connection> Pair<'_, C> {
 /// Two of the small numbers are slots of one key.
 fn place(key: u8) -> (String, i64) {
     ((key / 2).to_string(), -i64::from(key % 2))
+}
+
+/// What a statement answers. The server may refuse a serializable transaction because of those of other tests, which
+/// are none of its rows, but of its pages: nothing has happened then, and it is run again.
+///
+/// # Panics
+/// When it fails.
+async fn perform<O: Operation>(connection: &mut impl Connection, batch: &[O]) -> Vec<O::Output> {
+    loop {
+        match connection.perform(batch).await {
+            Ok(answers) => return answers,
+            Err(failure) if failure.sqlstate.as_deref() == Some("40001") => {}
+            Err(failure) => panic!("{}: {failure:?}", O::STATEMENT.name),
+        }
+    }
 }
 
 /// The two clocks do not stand still.

@@ -10,7 +10,7 @@ use lockapi::suite::lease::{Check, Release, Renew, Take, Taken};
 use lockapi::suite::memory::ModelState;
 use proptest::prelude::*;
 
-use super::{UNIT, near};
+use super::{UNIT, near, perform};
 
 /// One batch; keys, acquisitions and tokens are small numbers.
 #[derive(Clone, Debug)]
@@ -185,10 +185,7 @@ impl<C: Connection> Pair<'_, C> {
     }
 
     async fn real<O: Operation>(&mut self, batch: &[O]) -> Vec<O::Output> {
-        match self.connection.perform(batch).await {
-            Ok(real) => real,
-            Err(failure) => panic!("{}: {failure:?}", O::STATEMENT.name),
-        }
+        perform(self.connection, batch).await
     }
 
     fn model<O: Operation>(&mut self, batch: &[O]) -> Vec<O::Output> {

@@ -23,7 +23,7 @@ use lockapi::suite::queue::{
 pub use actions::{Action, GroupAction, actions};
 use groups::group;
 
-use super::{UNIT, near};
+use super::{UNIT, near, perform};
 
 /// Between two actions some time passes on a server.
 const STEP: i64 = 1000;
@@ -121,10 +121,7 @@ impl<C: Connection> Pair<'_, C> {
 
     /// Runs a batch that may differ in its numbers.
     async fn compare<O: Operation>(&mut self, real: &[O], model: &[O]) -> Both<Vec<O::Output>> {
-        let real = match self.connection.perform(real).await {
-            Ok(real) => real,
-            Err(failure) => panic!("{}: {failure:?}", O::STATEMENT.name),
-        };
+        let real = perform(self.connection, real).await;
         let rows = Operation::model(model, &mut self.model, 0);
         let rows = rows.expect("nobody waits");
         let model = O::decode(model, rows).expect("the model decodes");
