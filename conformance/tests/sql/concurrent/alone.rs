@@ -10,16 +10,20 @@ use lockapi::suite::admin::ListLeases;
 use lockapi::suite::driver::{RestoreSettings, SaveSettings};
 use lockapi::suite::lease::{Acquire, Acquired};
 use lockapi::suite::limit::{Charge, ChargeLine};
+use lockapi::suite::queue::SetGroupLimit;
+use lockapi::suite::schedule::{Name as TaskScheduler, ReadTasks};
 use lockapi::suite::table::IsInTransaction;
 
 use super::agree;
-use super::leases::{acquire, release, renew};
+use super::leases::{acquire, force_release, release, renew};
 use super::limits::{By, charge, ensure, look, take};
+use super::limited::unlimit;
 use super::queue::{
-    cancel_as_operator, cancel_elsewhere, claim, edit_by, edit_elsewhere, nack, push,
-    push_with_ttl, settle as settle_job,
+    cancel, cancel_as_operator, cancel_elsewhere, claim, discard, edit, edit_by, edit_elsewhere, nack, name, purge, push,
+    push_with_ttl, redrive, set_name_paused, settle as settle_job,
 };
 use super::reservations::{expire, settle};
+use super::schedule::remove;
 use super::sides::{Plans, Side, Step, UNIT, elapse, number, sql, step, url};
 
 const A: &[&str] = &["a"];
@@ -299,5 +303,86 @@ fn simple_statements_do_what_they_are_for() {
     ] {
         let seen = side.run(step, &mut given);
         assert_eq!(side.ran, [name], "{seen}");
+    }
+}
+
+/// What was done by a session that ended while its commit waited for a standby is there, and not replicated: who finds it
+/// done waits for the standby too.
+#[test]
+fn who_finds_nothing_to_do_writes_to_the_log() {
+    const WRITES: &str = "SELECT (pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL)::int4::int8";
+    let resume_group = step(
+        |side| {
+            vec![SetGroupLimit {
+                name: name(side),
+                group: "a".to_owned(),
+                limit: None,
+                topic: 0,
+            }]
+        },
+        |_, ()| String::new(),
+    );
+    for step in [
+        cancel(A),
+        purge(),
+        redrive(A),
+        redrive(&[]),
+        discard(A),
+        cancel_as_operator(),
+        edit(),
+        set_name_paused(false),
+        unlimit(),
+        resume_group,
+        remove(),
+        force_release("a"),
+    ] {
+        let mut side = Side::server(url(), Plans::Engine);
+        side.namespace = format!("n{:016x}", fastrand::u64(..));
+        let mut given = BTreeMap::new();
+        side.script("BEGIN");
+        let nothing = side.run(&number(WRITES, 0), &mut given);
+        assert!(nothing.ends_with(": 0"), "{nothing}");
+        let seen = side.run(&step, &mut given);
+        let ran = side.ran.clone();
+        let writes = side.run(&number(WRITES, 1), &mut given);
+        assert!(writes.ends_with(": 1"), "{ran:?} {seen}");
+        side.script("ROLLBACK");
+    }
+}
+
+/// However the rows are read.
+#[test]
+fn tasks_are_told_in_the_order_of_their_names() {
+    let set = sql(
+        "INSERT INTO lockapi.task (namespace, scheduler, name, version, next_at, enabled, every, timeout, misfire, misfire_most,
+                                   overlap, job, payload, max_attempts, priority)
+         SELECT $n, 'work', name, 1, NULL, true, 1000, 0, 0, 0, 1, 'job', '1', 1, 1
+           FROM unnest(ARRAY['c', 'a', 'b']) AS name",
+    );
+    let read = |after: &'static str| {
+        let batch = move |side: &Side| {
+            vec![ReadTasks {
+                name: TaskScheduler {
+                    namespace: side.namespace.clone(),
+                    scheduler: "work".to_owned(),
+                },
+                task: String::new(),
+                after: after.to_owned(),
+                most: 1,
+            }]
+        };
+        step(batch, |_, read| {
+            let names = read.tasks.iter().map(|task| task.name.clone());
+            names.collect::<Vec<_>>().join(", ")
+        })
+    };
+    let mut given = BTreeMap::new();
+    for plans in [Plans::Engine, Plans::Scans] {
+        let mut side = Side::server(url(), plans);
+        side.namespace = format!("n{:016x}", fastrand::u64(..));
+        side.run(&set, &mut given);
+        for (after, next) in [("", "a"), ("a", "b"), ("b", "c"), ("c", "")] {
+            assert_eq!(side.run(&read(after), &mut given), next);
+        }
     }
 }

@@ -144,7 +144,7 @@ pub(super) fn abandon(wants: &'static [(&'static str, i64)]) -> Step {
     step(batch, |_, found| found.to_string())
 }
 
-fn force_release(key: &'static str) -> Step {
+pub(super) fn force_release(key: &'static str) -> Step {
     let batch = move |side: &Side| {
         vec![ForceRelease {
             namespace: side.namespace.clone(),

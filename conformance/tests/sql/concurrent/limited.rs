@@ -46,7 +46,7 @@ fn rate(running: Option<i64>) -> Step {
     step(batch, |_, ()| "limited".to_owned())
 }
 
-fn unlimit() -> Step {
+pub(super) fn unlimit() -> Step {
     let batch = |side: &Side| {
         vec![SetQueueLimit {
             name: name(side),

@@ -319,7 +319,7 @@ pub(super) fn redrive(names: &'static [&'static str]) -> Step {
     step(batch, |_, answer| format!("{answer:?}"))
 }
 
-fn discard(names: &'static [&'static str]) -> Step {
+pub(super) fn discard(names: &'static [&'static str]) -> Step {
     let batch = |side: &Side| {
         let of = |name: &&str| side.given(&format!("job {name}"));
         vec![Discard {
@@ -358,7 +358,7 @@ fn set_paused(paused: bool) -> Step {
     step(batch, |_, paused| format!("paused {paused}"))
 }
 
-fn set_name_paused(paused: bool) -> Step {
+pub(super) fn set_name_paused(paused: bool) -> Step {
     let batch = move |side: &Side| {
         vec![SetNamePaused {
             name: name(side),

@@ -126,7 +126,7 @@ fn switch_off(version: i64) -> Step {
     step(batch, |_, found| format!("switched {found}"))
 }
 
-fn remove() -> Step {
+pub(super) fn remove() -> Step {
     step(
         |side| vec![RemoveTask(task(side))],
         |_, found| format!("removed {found}"),
