@@ -146,7 +146,9 @@ fn verdict(
             let places = binary::places(bytes, old.as_bytes());
             (path, bytes, places)
         });
-        let in_started = started.as_ref().is_some_and(|(.., places)| !places.is_empty());
+        let in_started = started
+            .as_ref()
+            .is_some_and(|(.., places)| !places.is_empty());
         if places.is_empty() && !in_started {
             continue;
         }

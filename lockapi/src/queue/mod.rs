@@ -416,7 +416,8 @@ impl dyn Queue + '_ {
                 asked => asked?,
             };
             // What there is more of may go to others, again and again.
-            let is_over = left.is_zero() && (!exchange.more || until.saturating_add(POLL) <= self.now());
+            let is_over =
+                left.is_zero() && (!exchange.more || until.saturating_add(POLL) <= self.now());
             if !exchange.deliveries.is_empty() || is_over {
                 return Ok(exchange.deliveries);
             }

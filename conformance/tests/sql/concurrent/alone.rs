@@ -15,12 +15,12 @@ use lockapi::suite::schedule::{Name as TaskScheduler, ReadTasks};
 use lockapi::suite::table::IsInTransaction;
 
 use super::agree;
-use super::leases::{acquire, force_release, release, renew};
-use super::limits::{By, charge, ensure, look, take};
+use super::leases::{self, force_release, release, renew};
 use super::limited::unlimit;
+use super::limits::{By, charge, ensure, look, take};
 use super::queue::{
-    cancel, cancel_as_operator, cancel_elsewhere, claim, discard, edit, edit_by, edit_elsewhere, nack, name, purge, push,
-    push_with_ttl, redrive, set_name_paused, settle as settle_job,
+    cancel, cancel_as_operator, cancel_elsewhere, claim, discard, edit, edit_by, edit_elsewhere,
+    nack, name, purge, push, push_with_ttl, redrive, set_name_paused, settle as settle_job,
 };
 use super::reservations::{expire, settle};
 use super::schedule::remove;
@@ -276,10 +276,19 @@ fn settings_of_another_session_stay() {
     let [own, others] = saved.map(|mut saved| RestoreSettings(saved.remove(0)));
     other.script(CHANGED);
     let outcome = other.attempt(&[own]);
-    assert!(!matches!(&outcome, Ok(restored) if !restored.is_empty()), "{outcome:?}");
-    assert_eq!(other.run(&number(LOOK, 191), &mut given), format!("{LOOK}: 191"));
+    assert!(
+        !matches!(&outcome, Ok(restored) if !restored.is_empty()),
+        "{outcome:?}"
+    );
+    assert_eq!(
+        other.run(&number(LOOK, 191), &mut given),
+        format!("{LOOK}: 191")
+    );
     assert_eq!(other.perform(&[others]), [1]);
-    assert_eq!(other.run(&number(LOOK, 120), &mut given), format!("{LOOK}: 120"));
+    assert_eq!(
+        other.run(&number(LOOK, 120), &mut given),
+        format!("{LOOK}: 120")
+    );
 }
 
 /// The statement for all batches would do what the simple one did not.
@@ -288,8 +297,11 @@ fn simple_statements_do_what_they_are_for() {
     let mut side = Side::server(url(), Plans::Engine);
     side.namespace = format!("n{:016x}", fastrand::u64(..));
     let mut given = BTreeMap::new();
-    let (free, one) = (release(&[("a", "one")]), acquire(&[("one", "a", 1)]));
-    let (two, renewal) = (acquire(&[("two", "a", 2)]), renew(&[("a", "two")]));
+    let (free, one) = (
+        release(&[("a", "one")]),
+        leases::acquire(&[("one", "a", 1)]),
+    );
+    let (two, renewal) = (leases::acquire(&[("two", "a", 2)]), renew(&[("a", "two")]));
     for step in [&one, &free, &ensure(A)] {
         side.run(step, &mut given);
     }
@@ -310,7 +322,8 @@ fn simple_statements_do_what_they_are_for() {
 /// done waits for the standby too.
 #[test]
 fn who_finds_nothing_to_do_writes_to_the_log() {
-    const WRITES: &str = "SELECT (pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL)::int4::int8";
+    const WRITES: &str =
+        "SELECT (pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL)::int4::int8";
     let resume_group = step(
         |side| {
             vec![SetGroupLimit {

@@ -72,7 +72,13 @@ fn fold(most: i64) -> Step {
 fn fold_after(place: (&'static str, i64, &'static str, i64), most: i64) -> Step {
     let batch = move |side: &Side| {
         let (queue, minute, name, part) = place;
-        let after = (side.namespace.clone(), queue.to_owned(), minute, name.to_owned(), part);
+        let after = (
+            side.namespace.clone(),
+            queue.to_owned(),
+            minute,
+            name.to_owned(),
+            part,
+        );
         vec![FoldHistory { after, most }]
     };
     step(batch, |side, folded| {

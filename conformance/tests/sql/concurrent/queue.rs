@@ -7,8 +7,8 @@ use lockapi::admin::JobEdit;
 use lockapi::queue::{Headers, Outcome, Priority, Ticket};
 use lockapi::suite::admin::{CancelJobs, EditJobs};
 use lockapi::suite::queue::{
-    Ack, Cancel, CompleteAndClaim, CountJobs, CountRunning, DELETED, Discard, FOR_EVER, Name, NewJob, Purge,
-    Push, ReadDeliveryState, Redrive, SetNamePaused, SetPaused, Settle, Take,
+    Ack, Cancel, CompleteAndClaim, CountJobs, CountRunning, DELETED, Discard, FOR_EVER, Name,
+    NewJob, Purge, Push, ReadDeliveryState, Redrive, SetNamePaused, SetPaused, Settle, Take,
 };
 
 use super::queue_keys::{Key, push_key};
@@ -627,7 +627,11 @@ fn what_an_open_transaction_has_in_any_way_runs() {
     let mut given = std::collections::BTreeMap::new();
     observer.run(&push(&["a"]), &mut given);
     for way in WAYS {
-        assert_eq!(observer.run(&count_running(), &mut given), "0 run", "before: {way}");
+        assert_eq!(
+            observer.run(&count_running(), &mut given),
+            "0 run",
+            "before: {way}"
+        );
         other.script("BEGIN");
         other.script(&way.replace("$n", &format!("'{namespace}'")));
         assert_eq!(observer.run(&count_running(), &mut given), "1 run", "{way}");

@@ -380,7 +380,18 @@ fn of_the_log_only_what_is_old_is_swept() {
     let (set, fire, claim, ack) = (set(Overlap::Held, 0), fire(1), claim(1), ack(&["a"]));
     let (one, later, now) = (elapse(2), elapse(3), run_now(1));
     let steps = [
-        &set, &fire, &claim, &ack, &one, &now, &claim, &ack, &sweep(), &look(), &later, &sweep(),
+        &set,
+        &fire,
+        &claim,
+        &ack,
+        &one,
+        &now,
+        &claim,
+        &ack,
+        &sweep(),
+        &look(),
+        &later,
+        &sweep(),
         &look(),
     ];
     agree(Plans::Engine, &steps);
