@@ -191,6 +191,17 @@ impl Backlog {
         self.left.is_empty() && self.waiting.is_empty()
     }
 
+    /// How many requests wait.
+    pub(super) fn len(&self) -> usize {
+        self.left.len() + self.waiting.len()
+    }
+
+    /// Takes out the first of them, so many at most.
+    pub(super) fn take_first(&mut self, many: usize) -> Vec<Box<dyn AnyRequest>> {
+        let next = || self.pop_left().or_else(|| self.pop());
+        std::iter::from_fn(next).take(many).collect()
+    }
+
     /// Fails all, with errors made for their name.
     pub(super) fn refuse(&mut self, error: &dyn Fn(&'static str) -> Error) {
         while let Some(request) = self.pop_left().or_else(|| self.pop()) {

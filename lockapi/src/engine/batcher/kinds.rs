@@ -124,8 +124,15 @@ impl Kinds {
         kind.backlog.draw(kind.room)
     }
 
-    /// Takes note of a statement that took so long, and takes back what it left.
-    pub(super) fn served(&mut self, at: usize, left: usize, took: Duration, batch: &mut Requests) {
+    /// Takes note of a statement that took so long, if it was answered, and takes back what it left.
+    pub(super) fn served(
+        &mut self,
+        at: usize,
+        left: usize,
+        took: Duration,
+        answered: bool,
+        batch: &mut Requests,
+    ) {
         // Requests that release something go first.
         if !self.all[at].gives_back {
             let others = self.all.iter_mut().enumerate();
@@ -143,6 +150,10 @@ impl Kinds {
         kind.shared = kind.shared.saturating_sub(1);
         // What hung once is not held against it for long.
         kind.used += took.min(SLICE * 10);
+        if !answered {
+            // How much it carried has nothing to do with that.
+            return kind.backlog.put_back(batch);
+        }
         kind.fixed = match kind.fixed {
             Duration::MAX => took,
             fixed => took.min(fixed + took.saturating_sub(fixed) / 1024),
@@ -163,6 +174,19 @@ impl Kinds {
         if let Some(kind) = self.all.iter_mut().find(|kind| Some(kind.id) == id) {
             kind.backlog.put_back(batch);
         }
+    }
+
+    /// How many requests of each kind wait.
+    pub(super) fn lengths(&self) -> Vec<usize> {
+        self.all.iter().map(|kind| kind.backlog.len()).collect()
+    }
+
+    /// Takes out the first ones of each kind, so many at most.
+    pub(super) fn take_first(&mut self, many: &[usize]) -> Vec<Box<dyn AnyRequest>> {
+        let kinds = self.all.iter_mut().zip(many);
+        kinds
+            .flat_map(|(kind, many)| kind.backlog.take_first(*many))
+            .collect()
     }
 
     /// Fails all, with errors made for their name.
@@ -252,7 +276,7 @@ mod tests {
         for kind in &turns {
             let mut drawn = kinds.draw(*kind);
             answer(&mut drawn.batch);
-            kinds.served(*kind, drawn.left, took(*kind), &mut drawn.batch);
+            kinds.served(*kind, drawn.left, took(*kind), true, &mut drawn.batch);
         }
         turns
     }
@@ -286,7 +310,7 @@ mod tests {
             let many = sent::<Peek>(&mut drawn).requests.len();
             answer(&mut drawn.batch);
             let took = MS / 5 + MS / 500 * u32::try_from(many).unwrap();
-            kinds.served(0, drawn.left, took, &mut drawn.batch);
+            kinds.served(0, drawn.left, took, true, &mut drawn.batch);
             many
         };
         let _answer = add(&mut kinds, peek());
@@ -297,7 +321,7 @@ mod tests {
         let _answer = add(&mut kinds, look());
         let mut other = kinds.draw(1);
         answer(&mut other.batch);
-        kinds.served(1, other.left, MS / 5, &mut other.batch);
+        kinds.served(1, other.left, MS / 5, true, &mut other.batch);
         let shared: Vec<_> = (0..64).map(|_| drawn(&mut kinds)).collect();
         assert!(
             shared[4..].iter().all(|many| (128..=256).contains(many)),
@@ -368,7 +392,7 @@ mod tests {
             let mut drawn = kinds.draw(0);
             let many = sent::<Peek>(&mut drawn).requests.len();
             answer(&mut drawn.batch);
-            kinds.served(0, drawn.left, took, &mut drawn.batch);
+            kinds.served(0, drawn.left, took, true, &mut drawn.batch);
             many
         };
         // The way there and back is not its fault.
@@ -426,7 +450,7 @@ mod tests {
         drop(batch);
         // What is asked again comes before what came meanwhile, and is joined by nobody.
         let _later = add(&mut kinds, charge(&["later"]));
-        kinds.served(0, drawn.left, MS, &mut drawn.batch);
+        kinds.served(0, drawn.left, MS, true, &mut drawn.batch);
         let _like = add(&mut kinds, charge(&["later"]));
         let mut drawn = kinds.draw(0);
         // As after it was tried apart.

@@ -48,6 +48,8 @@ const TURNS: u32 = 200;
 
 struct State {
     kinds: Kinds,
+    /// How many requests of each kind waited when it last began to open a connection.
+    waiting: Vec<usize>,
     /// Whether there is a task that runs them.
     running: bool,
     closing: bool,
@@ -90,6 +92,7 @@ impl Batcher {
             limit,
             state: Mutex::new(State {
                 kinds: Kinds::default(),
+                waiting: Vec::new(),
                 running: false,
                 closing: false,
             }),
@@ -261,12 +264,14 @@ impl Batcher {
                 let served = outbox.beside(served).await;
                 outbox.make_due(kind);
                 let now = timer.now();
+                let answered = served.is_ok();
                 if let Err(failure) = served {
                     isolation.failed(&mut batch, &failure, now);
                 }
                 let mut state = self.lock();
                 let took = now.saturating_sub(began);
-                state.kinds.served(kind, drawn.left, took, &mut batch);
+                let left = drawn.left;
+                state.kinds.served(kind, left, took, answered, &mut batch);
             }
             // One statement a round: others have their turn in between.
             if let Some(mut group) = isolation.due(timer.now(), idle) {
@@ -292,7 +297,8 @@ impl Batcher {
     /// Runs the statement of a batch, which waits for a lock for `lock_timeout` at most.
     ///
     /// A request that met a broken connection gets a second try, if it may be repeated; one that met
-    /// with another in a deadlock gets several.
+    /// with another in a deadlock gets several. Where no connection can be opened, all that waited when it was begun have
+    /// waited for it, and are refused together.
     async fn serve(
         &self,
         connection: &mut Option<OpenConnection>,
@@ -314,6 +320,10 @@ impl Batcher {
                 None => batch.limit(),
             };
             let mut opened = connection.is_some();
+            if !opened {
+                let mut state = self.lock();
+                state.waiting = state.kinds.lengths();
+            }
             let repeated = Repeated(before.as_ref().is_some_and(|before| before.sent));
             let attempt = async {
                 let open = if let Some(open) = connection {
@@ -336,6 +346,7 @@ impl Batcher {
             };
             if !opened {
                 failure = failure.undone();
+                self.refuse_waiting(&failure);
             }
             if failure.broken
                 && let Some(broken) = connection.take()
@@ -368,6 +379,18 @@ impl Batcher {
                 return Err(unknown.unwrap_or(failure));
             }
             before = unknown.or(Some(failure));
+        }
+    }
+
+    /// Fails the requests that waited when it began to open a connection.
+    fn refuse_waiting(&self, failure: &Failure) {
+        let mut state = self.lock();
+        let waiting = std::mem::take(&mut state.waiting);
+        let refused = state.kinds.take_first(&waiting);
+        // Wakers of the program run with no lock held.
+        drop(state);
+        for request in refused {
+            request.refuse(&|name| failure.error(name));
         }
     }
 

@@ -38,6 +38,8 @@ const RECORDED: [(&str, usize); 4] = [
 ];
 
 const CLAIM: &str = "queue.complete_and_claim";
+/// An attempt to connect.
+const CONNECT: &str = "connect";
 
 enum Run {
     /// The connection breaks.
@@ -85,6 +87,9 @@ impl Connector for Late {
     type Listener = OpenConnection;
 
     async fn connect(&self, mode: Mode) -> Result<OpenConnection, Failure> {
+        if let Some(Run::Silent) = self.1.next(CONNECT) {
+            return pending().await;
+        }
         let session = Connector::connect(&self.0, mode).await?;
         Ok(OpenConnection(session, self.1.clone()))
     }
@@ -457,6 +462,33 @@ fn what_was_answered_with_rows_that_cannot_be_read_is_not_sent_again() {
         answers.0.map(drop),
         answers.1.map(drop)
     );
+}
+
+/// They have waited for the attempt to connect: none waits for another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_that_wait_for_a_connection_are_refused_with_it() {
+    let (database, runs) = (Database::new(), Runs::default());
+    let late = Late(database, runs.clone());
+    let options = BackendOptions::default().timeout(Duration::from_secs(2));
+    let backend = start("late", late, options).await.unwrap();
+    let queue = backend.queue("work").unwrap();
+    queue.pause().await.unwrap();
+    runs.add("queue.set_paused", Run::Silent);
+    runs.add(CONNECT, Run::Silent);
+    let silent = queue.pause();
+    tokio::pin!(silent);
+    assert!(futures_util::poll!(silent.as_mut()).is_pending());
+    let waiting = join3(queue.limit(), queue.resume(), queue.purge());
+    let (_, waiting) = futures_util::future::join(silent, waiting).await;
+    let kind = |error: crate::Error| error.kind();
+    let refused = (
+        waiting.0.map_err(kind).err(),
+        waiting.1.map_err(kind).err(),
+        waiting.2.map_err(kind).err(),
+    );
+    let unavailable = Some(crate::ErrorKind::Unavailable);
+    assert_eq!(refused, (unavailable, unavailable, unavailable));
+    assert!(queue.limit().await.unwrap().is_none(), "it connects again");
 }
 
 async fn until(what: &str, done: impl Fn() -> bool) {
