@@ -20,7 +20,12 @@ pub(crate) async fn perform_first<N: Connection, O: Operation>(
     if !done.as_ref().is_err_and(by_the_role) {
         return done;
     }
-    connection.script(Script::Begin(BEGIN)).await?;
+    let begun = connection.script(Script::Begin(BEGIN)).await;
+    // It may have begun, and failed then.
+    begun.map_err(|failure| Failure {
+        broken: true,
+        ..failure
+    })?;
     match connection.perform(one).await {
         Ok(done) => {
             connection.script(Script::Commit).await?;

@@ -161,7 +161,7 @@ impl Operation for Charge {
             id,
             ttl,
             reserved,
-            Value::Bool(batch.first().is_some_and(|one| one.relaxed)),
+            Value::Bool(batch.iter().all(|one| one.relaxed)),
         ]
     }
 

@@ -81,7 +81,7 @@ impl Operation for Take {
             ints(batch, |one| one.price),
             ints(batch, |one| one.depth),
             ints(batch, |one| one.times),
-            Value::Bool(batch.first().is_some_and(|one| one.relaxed)),
+            Value::Bool(batch.iter().all(|one| one.relaxed)),
         ]
     }
 

@@ -202,9 +202,11 @@ impl Worker {
         if value > self.safe + TOKENS_AT_RISK {
             // A slow disk must not make a session that holds locks seem dead.
             let watch = self.connections.watch_within(FLUSH_TIMEOUT);
-            self.connection()?
-                .perform_within(&watch, &[FlushTokens])
-                .await?;
+            let session = self.mark;
+            let connection = self.connection()?;
+            connection.perform_within(&watch, &[FlushTokens]).await?;
+            // The settings of a session were set with its limits.
+            connection.perform(&[AsyncCommit { session }]).await?;
             self.safe = value;
         }
         Ok(())
