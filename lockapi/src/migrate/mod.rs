@@ -145,6 +145,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "lost_claims",
         sql: include_str!("../../migrations/0023_lost_claims.sql"),
     },
+    Migration {
+        version: 24,
+        name: "jobs_of_tasks",
+        sql: include_str!("../../migrations/0024_jobs_of_tasks.sql"),
+    },
 ];
 
 impl Migration {

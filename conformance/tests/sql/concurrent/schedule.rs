@@ -261,6 +261,20 @@ fn what_operators_do_waits_for_what_changes_the_task() {
     }
 }
 
+/// The removal does not see the run that was held back while it waited: the next one does.
+#[test]
+fn what_was_held_back_beside_a_removal_is_skipped() {
+    let before = [&set(Overlap::Held, 0), &fire(1), &claim(1)];
+    let (one, other) = (remove(), remove());
+    let twice: Step = Arc::new(move |side| {
+        one(side);
+        other(side);
+        String::new()
+    });
+    let schedule = Schedule::new(&before, &run_now(2), &twice, Meets::Waits);
+    schedule.then(&look()).run();
+}
+
 #[test]
 fn of_two_who_add_a_task_the_later_changes_it() {
     let first = set(Overlap::Skipped, 7);

@@ -317,7 +317,13 @@ impl Scheduler for SchedulerHandle {
 
     async fn remove(&self, task: &str) -> Result<bool> {
         check_task(task).map_err(self.0.failed("remove"))?;
-        self.0.call(RemoveTask(self.0.task(task))).await
+        let remove = RemoveTask(self.0.task(task));
+        let found = self.0.call(remove.clone()).await?;
+        if found {
+            // A node may have held back a run while it waited for the task.
+            self.0.call(remove).await?;
+        }
+        Ok(found)
     }
 
     async fn set_enabled(&self, task: &str, enabled: bool) -> Result<bool> {

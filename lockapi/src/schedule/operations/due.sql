@@ -5,7 +5,7 @@
 -- where $5 is a name only those behind the task that was due at $4. A
 -- last row without a name returns when the next task is due, whether a run has exceeded the timeout of its
 -- task, and whether a run that is held back can be released. Every row has the time of the server.
--- Index: task_pkey, which has one scheduler's tasks together; job_due and job_unique; task_run_held.
+-- Index: task_pkey, which has one scheduler's tasks together; job_task and job_unique; task_run_held.
 -- Race: none, it only reads. A request that acts on the result names what was read.
 SELECT t.name, t.version,
        (extract(epoch FROM t.next_at) * 1000000)::int8 AS next_at,
@@ -31,7 +31,8 @@ SELECT NULL, NULL,
        EXISTS (SELECT
                  FROM lockapi.job AS j
                  JOIN lockapi.task AS t ON t.namespace = $1::text AND t.scheduler = $2::text AND t.name = j.task
-                WHERE j.namespace = $1::text AND j.queue = $2::text AND j.token IS NOT NULL AND t.timeout > 0
+                WHERE j.namespace || '' = $1::text AND j.queue || '' = $2::text AND j.task IS NOT NULL
+                  AND j.token IS NOT NULL AND t.timeout > 0
                   AND j.started_at <= pg_catalog.statement_timestamp() - t.timeout * interval '1 microsecond'),
        EXISTS (SELECT
                  FROM lockapi.task_run AS r

@@ -2,14 +2,15 @@
 --
 -- Promises: the delivery is revoked, so that a late completion of it is refused; the task is free for
 -- its next run.
--- Index: job_due, which has the jobs of one queue together; task_pkey.
+-- Index: job_task, which has the jobs of the tasks of one queue together; task_pkey and job_pkey.
 -- Race: a completion that locks the job first takes effect; a locked job is checked in the next round; the
 -- time is checked on the locked row.
 WITH late AS MATERIALIZED (
     SELECT j.id
       FROM lockapi.job AS j
       JOIN lockapi.task AS t ON t.namespace = $1::text AND t.scheduler = $2::text AND t.name = j.task
-     WHERE j.namespace = $1::text AND j.queue = $2::text AND j.token IS NOT NULL AND t.timeout > 0
+     WHERE j.namespace || '' = $1::text AND j.queue || '' = $2::text AND j.task IS NOT NULL
+       AND j.token IS NOT NULL AND t.timeout > 0
        AND j.started_at <= pg_catalog.clock_timestamp() - t.timeout * interval '1 microsecond'
      ORDER BY j.id + 0
        FOR UPDATE OF j SKIP LOCKED

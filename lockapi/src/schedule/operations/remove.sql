@@ -4,7 +4,8 @@
 -- Where nothing is found, it may have been done by a session that ended while its commit waited for a standby: the
 -- statement writes to the WAL, so that its commit waits for that too.
 -- Index: task_pkey; task_run_held.
--- Race: a fire that has locked the task first takes effect.
+-- Race: a fire that has locked the task first takes effect. A run that it has held back is not in the snapshot of this
+-- statement: it is skipped when this is run again, as is what is held of a task that is not there.
 WITH gone AS (
     DELETE FROM lockapi.task AS t
      WHERE t.namespace = $1::text AND t.scheduler = $2::text AND t.name = $3::text
@@ -12,9 +13,11 @@ WITH gone AS (
 ), dropped AS (
     UPDATE lockapi.task_run AS r
        SET decided = 'skipped', error = 'the task was removed'
-      FROM gone AS g
      WHERE r.namespace COLLATE "POSIX" = $1::text AND r.scheduler COLLATE "POSIX" = $2::text
-       AND r.task COLLATE "POSIX" = g.name AND r.decided = 'held'
+       AND r.task COLLATE "POSIX" = $3::text AND r.decided = 'held'
+       AND (EXISTS (SELECT FROM gone)
+            OR NOT EXISTS (SELECT FROM lockapi.task AS t
+                            WHERE t.namespace = $1::text AND t.scheduler = $2::text AND t.name = $3::text OFFSET 0))
 )
 SELECT EXISTS (SELECT FROM gone)
        OR (SELECT pg_catalog.pg_logical_emit_message(true, 'lockapi', '')) IS NULL AS found
