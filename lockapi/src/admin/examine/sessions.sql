@@ -13,6 +13,9 @@ SELECT 'old_snapshot' AS fault, 'session ' || a.pid AS subject,
    AND a.backend_type = 'client backend'
    AND a.xact_start < pg_catalog.clock_timestamp() - $1::int8 * interval '1 microsecond'
  UNION ALL
+SELECT 'unreadable', 'pg_stat_activity', 'of sessions of others this role sees neither their transactions nor their kind: it needs pg_read_all_stats'
+ WHERE EXISTS (SELECT FROM pg_catalog.pg_stat_activity AS a WHERE a.backend_type IS NULL)
+ UNION ALL
 SELECT 'prepared_transaction', p.gid, 'of ' || p.owner || ', prepared '
        || pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() - p.prepared) || ' ago'
   FROM pg_catalog.pg_prepared_xacts AS p

@@ -8,7 +8,8 @@
 -- those of the server: sessions of superusers are terminated by superusers only, other sessions by members of
 -- their role or of pg_signal_backend.
 WITH holder AS MATERIALIZED (
-    SELECT a.pid, a.usename::text AS username, a.application_name,
+    -- It may hold the lock in both modes.
+    SELECT DISTINCT a.pid, a.usename::text AS username, a.application_name,
            CASE WHEN r.rolsuper THEN (SELECT m.rolsuper FROM pg_catalog.pg_roles AS m WHERE m.rolname = current_user)
                 ELSE pg_catalog.pg_has_role(a.usesysid, 'USAGE') OR pg_catalog.pg_has_role('pg_signal_backend', 'USAGE')
            END AS allowed
