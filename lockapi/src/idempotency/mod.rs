@@ -319,6 +319,10 @@ impl Execution {
 
     /// Records the answer, and ends the execution.
     ///
+    /// # Guarantees
+    /// A request has one answer. Whether another may execute the request by now is known to this process, which may learn of it
+    /// late: only [`complete_in`](Self::complete_in) is sure that nobody has taken over before the answer is recorded.
+    ///
     /// # Cancel safety
     /// When dropped, the answer may be recorded or not.
     ///

@@ -143,6 +143,10 @@ pub fn try_lock_table_in<L: Library, C: Transaction<L> + ?Sized>(
 /// examples of the backend crates show it for each library.
 ///
 /// # Guarantees
+/// In a transaction that is `REPEATABLE READ` or `SERIALIZABLE` the snapshot is that of its first statement, which may be this
+/// one: what was committed while it waited is not seen. Begin with `LOCK TABLE` itself there. A partitioned table is locked
+/// together with its partitions, one after the other: the time limit is that of each.
+///
 /// After `TimedOut` the transaction continues as if this had not been called. Its `lock_timeout` and
 /// `statement_timeout` are the same afterwards. Any other error of the server ends the transaction.
 ///
