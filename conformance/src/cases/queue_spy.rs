@@ -1,11 +1,11 @@
 //! A queue that records what a worker asks of it, and that can be made to fail.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockapi::queue::{Claim, Exchange, Ticket};
+use lockapi::queue::{Claim, Exchange, Outcome, Settled, Ticket};
 use lockapi::{Error, ErrorKind, Queue, Result};
 
 use crate::wrapped::{Wrapped, Wrapper};
@@ -28,6 +28,10 @@ pub(super) struct QueueSpy {
     pub(super) busy: AtomicBool,
     /// The next delivery may not begin, and has not gone back yet: through it, or of its next exchange.
     pub(super) late: AtomicBool,
+    /// So many outcomes meet a row that a transaction has locked.
+    pub(super) locked: AtomicU32,
+    /// Errors have to be ASCII, as in some databases.
+    pub(super) ascii: AtomicBool,
 }
 
 impl QueueSpy {
@@ -41,6 +45,8 @@ impl QueueSpy {
             deaf: AtomicBool::new(false),
             busy: AtomicBool::new(false),
             late: AtomicBool::new(false),
+            locked: AtomicU32::new(0),
+            ascii: AtomicBool::new(false),
         }))
     }
 }
@@ -87,6 +93,26 @@ impl Wrapper for QueueSpy {
         if !self.busy.load(Ordering::Acquire) {
             self.queue.arrival(seen, at_most).await;
         }
+    }
+
+    async fn settle(&self, ticket: Ticket, outcome: Outcome) -> Result<Settled> {
+        let locked = |left: u32| left.checked_sub(1);
+        let order = Ordering::AcqRel;
+        if self
+            .locked
+            .fetch_update(order, Ordering::Acquire, locked)
+            .is_ok()
+        {
+            return Ok(Settled::Locked);
+        }
+        if let Outcome::Nack { error, .. } | Outcome::Reject { error } = &outcome
+            && self.ascii.load(Ordering::Acquire)
+            && !error.is_ascii()
+        {
+            let message = "the encoding does not have a character";
+            return Err(Error::new(ErrorKind::Invalid, "nack", message));
+        }
+        self.queue.settle(ticket, outcome).await
     }
 
     fn begin(&self, ticket: Ticket) -> bool {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockapi::queue::{Claim, Job};
-use lockapi::worker::{Context as Working, Ending, Observe, Worker};
+use lockapi::worker::{Context as Working, Ending, Failed, Observe, Worker};
 use lockapi::{Error, ErrorKind, Queue, Stop};
 use tokio::sync::mpsc;
 
@@ -16,6 +16,7 @@ use crate::context::{Context, MINUTE};
 use crate::fixture::Jobs;
 use crate::harness::register;
 use crate::patience::{eventually, soon};
+use crate::wrapped::Wrapped;
 
 register! { "worker":
     Q18 completions_travel_with_the_next_claim;
@@ -26,6 +27,8 @@ register! { "worker":
     V10 completion_whose_answer_was_lost_is_told_again;
     V10 refusal_of_the_server_stops_the_worker;
     Q18 worker_is_not_idle_before_what_it_returns_has_gone_back;
+    Q18 outcome_of_a_job_whose_row_is_locked_is_sent_again;
+    Q18 error_that_the_database_cannot_store_is_escaped;
     Q02 killed_worker_loses_nothing [Processes];
 }
 
@@ -259,6 +262,37 @@ async fn refusal_of_the_server_stops_the_worker(cx: Context) {
     let worker = Worker::new(spied.clone()).handle("count", async |_: usize, _| Ok(()));
     let ended = soon("the worker ends", worker.run(Stop::new())).await;
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+/// What is left of a job that is rejected with this error.
+async fn rejected(cx: &Context, spied: &Arc<Wrapped<QueueSpy>>, error: &'static str) -> String {
+    let queue = cx.queue().await;
+    queue.push(job(1)).await.unwrap();
+    let worker = Worker::new(spied.clone())
+        .lease(MINUTE)
+        .handle("count", move |_: usize, _| {
+            std::future::ready(Err(Failed::reject(error)))
+        });
+    let summary = soon("the worker ends", worker.run_until_idle())
+        .await
+        .unwrap();
+    assert_eq!((summary.dead, summary.lost), (1, 0), "{summary:?}");
+    let letters = queue.dead_letters(0, 9).await.unwrap();
+    assert_eq!(letters.len(), 1);
+    letters[0].error.clone()
+}
+
+async fn outcome_of_a_job_whose_row_is_locked_is_sent_again(cx: Context) {
+    let spied = QueueSpy::new(cx.queue().await, Duration::ZERO);
+    spied.locked.store(3, Ordering::Release);
+    assert_eq!(rejected(&cx, &spied, "no").await, "no");
+}
+
+async fn error_that_the_database_cannot_store_is_escaped(cx: Context) {
+    let spied = QueueSpy::new(cx.queue().await, Duration::ZERO);
+    spied.ascii.store(true, Ordering::Release);
+    let error = rejected(&cx, &spied, "a \u{2192} b").await;
+    assert_eq!(error, "a \\u{2192} b");
 }
 
 async fn killed_worker_loses_nothing(cx: Context) {

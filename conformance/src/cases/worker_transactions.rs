@@ -20,6 +20,7 @@ register! { "worker_transactions":
     Q10 commit_and_panic_is_done [Transactions];
     Q10 commit_and_timeout_is_done [Transactions];
     Q10 rollback_and_ok_is_a_failed_attempt [Transactions];
+    Q10 acknowledgement_that_fails_and_ok_is_a_failed_attempt [Transactions];
     Q10 rollback_and_error_is_a_failed_attempt [Transactions];
     Q10 rollback_and_panic_is_a_failed_attempt [Transactions];
     Q10 rollback_and_reject_is_a_dead_letter [Transactions];
@@ -179,6 +180,17 @@ async fn commit_and_timeout_is_done(cx: Context) {
 
 async fn rollback_and_ok_is_a_failed_attempt(cx: Context) {
     assert_eq!(answered(cx, false, Ok(()), false).await, failed());
+}
+
+async fn acknowledgement_that_fails_and_ok_is_a_failed_attempt(cx: Context) {
+    let mut scene = Scene::new(cx, WorkerOptions::default(), false).await;
+    let mut tx = scene.cx.begin().await.unwrap();
+    scene.cx.sever().await;
+    let delivery = scene.begun.as_ref().unwrap().job.delivery();
+    tx.ack_in(delivery).await.unwrap_err();
+    scene.answer(Ok(()));
+    scene.settled().await;
+    assert_eq!(scene.end().await, failed());
 }
 
 async fn rollback_and_error_is_a_failed_attempt(cx: Context) {

@@ -2,10 +2,12 @@
 //! the whole database.
 
 use lockapi::driver::{Connection, Script};
-use lockapi::queue::{Headers, ResultValue, Settled};
+use lockapi::queue::{DeliveryState, Headers, ResultValue, Settled};
 use lockapi::suite::id::{ClaimWorker, ClaimedWorker, RenewWorker};
 use lockapi::suite::lease::{Acquire, Acquired, Release};
-use lockapi::suite::queue::{Ack, AckWithResult, CompleteAndClaim, FOR_EVER, NewJob, Push, Settle};
+use lockapi::suite::queue::{
+    Ack, AckWithResult, CompleteAndClaim, FOR_EVER, NewJob, Push, ReadDeliveryState, Settle,
+};
 
 use crate::connection::{Library, LibraryConnection};
 
@@ -208,6 +210,9 @@ fn f04_a_delivery_of_an_earlier_epoch_changes_nothing() {
             "{kind}: {settled:?}"
         );
     }
+    let state = ReadDeliveryState { ticket };
+    let seen = pollster::block_on(link.perform(&[state])).expect("answered");
+    assert_eq!(seen, [DeliveryState::Superseded]);
     let acked = pollster::block_on(link.perform(&[ack])).expect("answered");
     assert_eq!(acked, [false], "alone");
     let acked = pollster::block_on(link.perform(&[with_result()])).expect("answered");
@@ -240,6 +245,8 @@ fn f04_a_delivery_of_an_earlier_epoch_changes_nothing() {
     assert_eq!(acked, [true], "without timelines");
     script(&mut link, Script::Rollback);
 
+    let seen = pollster::block_on(link.perform(&[ReadDeliveryState { ticket }]));
+    assert_eq!(seen.expect("answered"), [DeliveryState::Current]);
     let settled = pollster::block_on(link.perform(&[settle(5)])).expect("answered");
     assert!(matches!(settled[..], [Settled::Done]), "{settled:?}");
     let acked = pollster::block_on(link.perform(&[ack])).expect("answered");

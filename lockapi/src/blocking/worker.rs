@@ -317,8 +317,9 @@ fn on_thread(
         drop(sender.send(answered));
     }));
     Box::pin(async move {
-        if let Err(error) = started {
-            return Err(no_thread(&error));
+        if started.is_err() {
+            // There is no thread for it.
+            return Err(Failed::not_run());
         }
         match answer.await {
             Ok(answered) => answered,
@@ -334,11 +335,6 @@ impl Drop for Closing {
     fn drop(&mut self) {
         self.0.close();
     }
-}
-
-/// The job can do nothing for it: it does not count.
-fn no_thread(_: &std::io::Error) -> Failed {
-    Failed::snooze(Duration::from_secs(1))
 }
 
 impl fmt::Debug for Worker {

@@ -244,6 +244,28 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The same with an error that every database can store, if it has another one.
+    pub(crate) fn in_ascii(&self) -> Option<Self> {
+        let mut outcome = self.clone();
+        let (Self::Nack { error, .. } | Self::Reject { error }) = &mut outcome else {
+            return None;
+        };
+        let is_plain = |it: char| it.is_ascii() && it != '\0';
+        if error.chars().all(is_plain) {
+            return None;
+        }
+        let mut plain = String::with_capacity(error.len());
+        for it in error.chars() {
+            if is_plain(it) {
+                plain.push(it);
+            } else {
+                plain.extend(it.escape_unicode());
+            }
+        }
+        *error = plain;
+        Some(outcome)
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         match self {
             Self::Extend(lease) => check_lease(*lease).map_err(|error| error.during("extend")),

@@ -35,6 +35,8 @@ pub struct Delivery {
     dropped: Outcome,
     /// Whether it was acknowledged in a transaction of the program, which may not have ended yet.
     acked_in: AtomicBool,
+    /// Whether a transaction was asked to complete the job: nothing else does.
+    asked_in: AtomicBool,
     /// What is stored when it is completed.
     result: Mutex<Option<ResultValue>>,
     /// When the attempt began and ended, by the clock of the queue, in microseconds; 0: not yet.
@@ -57,6 +59,7 @@ impl Delivery {
             settled: AtomicBool::new(false),
             dropped: Outcome::Abandon,
             acked_in: AtomicBool::new(false),
+            asked_in: AtomicBool::new(false),
             result: Mutex::new(None),
             began,
             ended: AtomicU64::new(0),
@@ -363,6 +366,15 @@ impl Delivery {
     /// Leaves its completion to the caller: when dropped it is not released.
     pub(crate) fn settled_by_caller(&self) {
         self.settled.store(true, Ordering::Release);
+    }
+
+    pub(super) fn asked_in_transaction(&self) {
+        self.asked_in.store(true, Ordering::Release);
+    }
+
+    /// Whether a transaction completes the job, or has failed to.
+    pub(crate) fn is_left_to_transaction(&self) -> bool {
+        self.asked_in.load(Ordering::Acquire)
     }
 
     pub(super) fn acked_in_transaction(&self) {

@@ -172,6 +172,7 @@ async fn ack(mut connection: CallerConnection<'_>, delivery: &Delivery) -> Resul
     if delivery.is_lost() {
         return Err(lost());
     }
+    delivery.asked_in_transaction();
     let acked = match delivery.result() {
         None => connection.perform(&[ack]).await,
         Some(result) => {

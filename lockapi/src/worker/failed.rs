@@ -70,6 +70,11 @@ impl Failed {
         Self(Kind::Snooze(time))
     }
 
+    /// Nobody ran the handler to its end: the job is delivered again after a while, as if it had not been begun.
+    pub(crate) fn not_run() -> Self {
+        Self(Kind::NotRun)
+    }
+
     /// What is stored with the job; nothing for one that is put off.
     #[must_use]
     pub fn error(&self) -> Option<&str> {

@@ -410,6 +410,9 @@ impl Worker {
     /// Otherwise all run in the future of [`run`](Self::run), one at a time between their await points:
     /// a handler that computes for long delays the others.
     ///
+    /// `spawn` returns at once. What it is given waits for other work of the worker: an executor that runs each on a thread of its
+    /// own to the end needs a thread for each job that was begun, and, with [batches](Self::handle_batch), one for each call.
+    ///
     /// A handler that `spawn`, or a runtime that has shut down, drops is tried again after a second, without
     /// counting an attempt; the observer is [notified](Observe::dropped).
     pub fn spawn_with(mut self, spawn: impl Fn(Spawned) + Send + Sync + 'static) -> Self {

@@ -82,14 +82,17 @@ impl Settling {
         loop {
             let error = match self.try_settle(outcome).await {
                 Ok(Settled::Lost) if self.unsure => return Settlement::Unknown,
+                // A transaction has the row: it is sent again.
+                Ok(Settled::Locked) => None,
                 Ok(settled) => return Settlement::Settled(settled),
-                Err(error) => error,
+                Err(error) => Some(error),
             };
-            let over = self.delivery.is_lost() || self.grace_over.load(Ordering::Acquire);
-            if over || !is_passing(&error) {
+            if self.delivery.is_lost() || self.is_over(error.as_ref()) {
                 return self.gave_up();
             }
-            self.queue.sleep(self.pauses.next()).await;
+            let pause = self.pauses.next();
+            let most = error.map_or(LOCKED, |_| Duration::MAX);
+            self.queue.sleep(pause.min(most)).await;
         }
     }
 
@@ -124,11 +127,10 @@ impl Settling {
                     Ok(settled @ (Settled::Done | Settled::Dead)) => {
                         return Some((failed, Settlement::Settled(settled)));
                     }
-                    // It has ended since.
-                    Ok(Settled::Lost) => continue,
-                    Ok(Settled::Locked) if self.is_over(None) => return None,
+                    Ok(_) if self.is_over(None) => return None,
                     Err(error) if self.is_over(Some(&error)) => return None,
-                    Ok(Settled::Locked) | Err(_) => {}
+                    // It has ended since, or is locked.
+                    Ok(Settled::Lost | Settled::Locked) | Err(_) => {}
                 },
                 Err(error) if self.is_over(Some(&error)) => return None,
                 Err(_) => {}
@@ -138,8 +140,15 @@ impl Settling {
     }
 
     async fn try_settle(&mut self, outcome: &Outcome) -> Result<Settled> {
-        let settling = self.queue.settle(self.delivery.ticket(), outcome.clone());
-        let settled = settling.await;
+        let ticket = self.delivery.ticket();
+        let mut settled = self.queue.settle(ticket, outcome.clone()).await;
+        // The encoding of the database may not have a character of the error.
+        if let Err(error) = &settled
+            && error.kind() == ErrorKind::Invalid
+            && let Some(outcome) = outcome.in_ascii()
+        {
+            settled = self.queue.settle(ticket, outcome).await;
+        }
         if let Err(error) = &settled {
             self.observer.failed(error);
             self.unsure |= error.kind() == ErrorKind::Indeterminate;

@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use lockapi::Queue;
 use lockapi::queue::{Claim, Delivery, Job, Pushed};
 
-use super::store::Inside;
+use super::store::{Inside, StoreError};
 use super::{Context, QUEUES, Transacted, before, rest};
 use crate::args::Control;
 use crate::log::{Answer, Claimed, How, Op};
@@ -244,8 +244,11 @@ pub(super) async fn complete(
     };
     if fails {
         let sql = "SELECT 1 / 0::int8".to_owned();
-        drop(context.store.transact(Inside::Ack(delivery), sql).await);
-        return false;
+        // Where the job was not acknowledged at all, nobody but the handler could say so.
+        return match context.store.transact(Inside::Ack(delivery), sql).await {
+            Err(StoreError::NotDone(message)) => message.contains("division by zero"),
+            _ => false,
+        };
     }
     let effect = format!("SELECT torture.effect({job}, {token}, true)");
     let (inside, sql) = if context.is_control(Control::Outside) {

@@ -167,8 +167,10 @@ impl Topic {
         let busy = turned.limited == Some(Limited::Busy);
         gate.busy = if busy { gate.busy + 1 } else { 0 };
         if gate.left != asked.left + u64::from(asked.completes) {
-            // Who waits was told so, and asks.
+            // Who waits was told so only where claims were held back.
             gate.closed = None;
+            drop(gate);
+            self.bump();
             return;
         }
         let until = timer.now() + wait;
@@ -266,7 +268,9 @@ mod tests {
         let now = timer.now();
         let asked = topic.ask(now, &again, false).unwrap();
         topic.room_left();
+        let seen = topic.generation();
         topic.limit_answered(&timer, asked, &answer(Limited::Full, None));
+        assert!(topic.generation() > seen, "who waits is told");
         let asked = topic.ask(now, &again, false).expect("it asks again");
         topic.limit_answered(&timer, asked, &answer(Limited::Full, None));
         assert!(topic.ask(now, &again, false).is_none());

@@ -89,7 +89,7 @@ impl Run {
     /// worker does not know whether that was committed.
     pub(super) fn finish(&mut self, running: Running, took: Duration, ending: Ending) {
         running.delivery.ended_at(running.since + took);
-        if running.delivery.is_acked_in_transaction() {
+        if running.delivery.is_left_to_transaction() {
             self.confirm(running, took, ending);
             return;
         }
