@@ -474,6 +474,8 @@ async fn all_that_wait_for_a_connection_are_refused_with_it() {
     let queue = backend.queue("work").unwrap();
     queue.pause().await.unwrap();
     runs.add("queue.set_paused", Run::Silent);
+    // One to cancel the statement, and one to repeat it.
+    runs.add(CONNECT, Run::Silent);
     runs.add(CONNECT, Run::Silent);
     let silent = queue.pause();
     tokio::pin!(silent);
