@@ -1,10 +1,10 @@
 .POSIX:
-.PHONY: help demo browser operators check lint lint-all test test-rest matrix simulate fuzz interleavings torture failover mutants mutants-locks packages semver bench peers
+.PHONY: help demo browser operators check lint lint-all test test-rest matrix simulate defects fuzz interleavings torture failover mutants mutants-locks packages semver bench peers
 
 CARGO = cargo
 # Options of the demo, such as ARGS='--workers 20 --kill 5', of the simulation and of torture, such as
 # ARGS='--seed 7', of the matrix, such as ARGS='--versions 13,18 --quick', of the drill of fail-over, and of the
-# mutants.
+# mutants; names of defects.
 ARGS =
 # How many values each property of `make fuzz` runs on.
 CASES = 5000
@@ -39,6 +39,8 @@ help:
 	@echo '                ARGS=--help lists its options'
 	@echo 'make simulate   programs on a server and a network that fail by seed, in virtual time; it needs no'
 	@echo '                PostgreSQL; ARGS=--help lists its options'
+	@echo 'make defects    puts known defects back in a copy, one at a time, and sees whether the simulation'
+	@echo '                finds each; ARGS=--help lists its options'
 	@echo 'make fuzz       random rows, texts, times, limits and messages for decoders and parsers;'
 	@echo '                CASES=100000 for more'
 	@echo 'make interleavings  code with wake-ups of its own, in thousands of thread interleavings'
@@ -65,6 +67,7 @@ demo:
 
 lint:
 	@sh .ci/deps.sh test
+	@.ci/defects.sh --check
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets --all-features -- -D warnings
 
@@ -105,6 +108,9 @@ matrix:
 
 simulate:
 	$(CARGO) run --profile simulation -p lockapi-simulation -- $(ARGS)
+
+defects:
+	@CARGO='$(CARGO)' .ci/defects.sh $(ARGS)
 
 fuzz:
 	PROPTEST_CASES=$(CASES) $(CARGO) test -p lockapi -p lockapi-conformance --lib fuzz
