@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lockapi::Queue;
 use lockapi::queue::{self, Claim, Delivery, Job};
+use lockapi::table::TableMode;
 use lockapi::worker::{Failed, Summary, Worker, WorkerOptions};
 
 use super::worker::{Begun, Gate, Runs, push, run, summary};
@@ -185,9 +186,12 @@ async fn rollback_and_ok_is_a_failed_attempt(cx: Context) {
 async fn acknowledgement_that_fails_and_ok_is_a_failed_attempt(cx: Context) {
     let mut scene = Scene::new(cx, WorkerOptions::default(), false).await;
     let mut tx = scene.cx.begin().await.unwrap();
-    scene.cx.sever().await;
+    // What does not exist ends the transaction.
+    let none = tx.lock_table_in("no_such_table".into(), TableMode::Share, None);
+    none.await.unwrap_err();
     let delivery = scene.begun.as_ref().unwrap().job.delivery();
     tx.ack_in(delivery).await.unwrap_err();
+    tx.rollback().await;
     scene.answer(Ok(()));
     scene.settled().await;
     assert_eq!(scene.end().await, failed());

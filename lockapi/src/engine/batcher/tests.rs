@@ -65,6 +65,11 @@ impl Runs {
         self.0.lock().unwrap().push((statement, run));
     }
 
+    fn is_to_come(&self, statement: &str) -> bool {
+        let runs = self.0.lock().unwrap();
+        runs.iter().any(|(name, _)| *name == statement)
+    }
+
     fn sent(&self, statement: &str) -> Vec<Vec<i64>> {
         let sent = self.1.lock().unwrap();
         let of = sent.iter().filter(|(name, _)| *name == statement);
@@ -477,11 +482,13 @@ async fn all_that_wait_for_a_connection_are_refused_with_it() {
     // One to cancel the statement, and one to repeat it.
     runs.add(CONNECT, Run::Silent);
     runs.add(CONNECT, Run::Silent);
-    let silent = queue.pause();
-    tokio::pin!(silent);
-    assert!(futures_util::poll!(silent.as_mut()).is_pending());
+    let paused = Arc::clone(&queue);
+    let silent = tokio::spawn(async move { paused.pause().await });
+    let is_sent = || !runs.is_to_come("queue.set_paused");
+    until("it is under way", is_sent).await;
     let waiting = join3(queue.limit(), queue.resume(), queue.purge());
-    let (_, waiting) = futures_util::future::join(silent, waiting).await;
+    let (silent, waiting) = futures_util::future::join(silent, waiting).await;
+    assert!(silent.unwrap().is_err());
     let kind = |error: crate::Error| error.kind();
     let refused = (
         waiting.0.map_err(kind).err(),
