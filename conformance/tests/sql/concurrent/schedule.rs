@@ -392,7 +392,7 @@ fn the_log_of_a_scheduler_that_has_tasks_is_swept_by_its_nodes_alone() {
 #[test]
 fn of_the_log_only_what_is_old_is_swept() {
     let (set, fire, claim, ack) = (set(Overlap::Held, 0), fire(1), claim(1), ack(&["a"]));
-    let (one, later, now) = (elapse(2), elapse(3), run_now(1));
+    let (one, later, now) = (elapse(2), elapse(3), run_now(2));
     let steps = [
         &set,
         &fire,
