@@ -156,7 +156,8 @@ run() {
     echo "$row" | tee -a "$table"
     if [ "$cases" -eq 0 ] || [ "$cases" -ne "$passed" ]; then
         failed=yes
-        sed -n '/^failures:/,$p; /^ *FAIL/p; /^ *TIMEOUT/p; /^ *SIG/p; /^error/p' "$log" | tail -n 100
+        # What each case that failed wrote, and their names.
+        sed -n '/^  stdout ───/,$p; /^error/p' "$log" | tail -n 300
         echo "The whole log is $log"
     fi
 }

@@ -332,8 +332,8 @@ async fn timeout_is_kept_and_nothing_is_acquired_later(cx: Context) {
     assert!(took > timeout.mul_f64(0.97), "early: {took:?}");
     assert!(took < timeout.mul_f64(1.1), "late: {took:?}");
     guard.release().await.unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(cx.lease("job").await.is_none());
+    // An attempt that was on its way may be granted; then it is given back, long before it expires.
+    eventually("nobody holds it", async || cx.lease("job").await.is_none()).await;
     let guard = here.acquire_timeout(timeout).await.unwrap();
     guard.release().await.unwrap();
 }
