@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use lockapi::Failure;
 use lockapi::driver::{
-    BackgroundTask, Call, Connection, Connector, Listener, Mode, Rows, Script, Value,
+    BackgroundTask, BoxFuture, Call, Connection, Connector, Library, Listener, Mode, Rows, Script,
+    Transaction, Value,
 };
 use lockapi::suite::queue::Name;
 use lockapi::suite::simulation::Request;
@@ -12,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::judges::Turn;
 use crate::runtime::{ProgramId, Runtime};
-use crate::server::{Message, Needs, Server, Statement};
+use crate::server::{CheckIn, Message, Needs, RowKey, Server, Statement};
 
 /// Connects a process with the server.
 pub(crate) struct Network {
@@ -54,7 +55,46 @@ impl Connector for Network {
     }
 }
 
+/// The library of the programs.
+pub(crate) struct Simulated;
+
+impl Library for Simulated {
+    type Outcome<'c, T: Send + 'c> = BoxFuture<'c, T>;
+
+    fn outcome<'c, T: Send + 'c>(work: BoxFuture<'c, T>) -> BoxFuture<'c, T> {
+        work
+    }
+}
+
+impl Transaction<Simulated> for Client {
+    type Connection<'c> = &'c mut Self;
+
+    fn connection(&mut self) -> &mut Self {
+        self
+    }
+}
+
 impl Client {
+    /// The number of its session.
+    pub(crate) fn session(&self) -> u64 {
+        self.session
+    }
+
+    /// Begins a transaction.
+    pub(crate) async fn begin(&mut self) -> Result<(), Failure> {
+        let answer = self.server.send(self.session, Message::Begin);
+        self.answered(answer).await.map(drop)
+    }
+
+    /// Ends the transaction; answers whether it was committed.
+    pub(crate) async fn end(&mut self, commits: bool) -> Result<bool, Failure> {
+        let answer = self.server.send(self.session, Message::End { commits });
+        let rows = self.answered(answer).await?;
+        rows.into_iter()
+            .next()
+            .map_or(Ok(false), |mut row| row.bool(0))
+    }
+
     async fn answered(
         &self,
         answer: oneshot::Receiver<Result<Rows, Failure>>,
@@ -96,6 +136,16 @@ fn needs(call: &Call<'_>) -> Needs {
             _ => Needs::Nothing,
         };
     }
+    if [
+        "lease.renew",
+        "lease.release",
+        "lease.check",
+        "lease.abandon",
+    ]
+    .contains(&name)
+    {
+        return Needs::Leases(leases(call).unwrap_or_default());
+    }
     if !name.starts_with("limit.") || matches!(name, "limit.level" | "limit.sweep") {
         return Needs::Nothing;
     }
@@ -104,6 +154,47 @@ fn needs(call: &Call<'_>) -> Needs {
         _ => None,
     });
     Needs::Keys(texts.flatten().collect())
+}
+
+/// The rows of leases that a statement updates or checks.
+fn leases(call: &Call<'_>) -> Option<Vec<RowKey>> {
+    let mut params = call.query().1.into_iter();
+    match (params.next()?, params.next()?, params.next()?) {
+        (Value::Text(namespace), Value::Text(key), Value::Ints(slots)) => {
+            let row_key = |slot| (namespace.clone(), key.clone(), slot);
+            Some(slots.into_iter().map(row_key).collect())
+        }
+        (Value::Text(namespace), Value::Text(key), Value::Int(slot)) => {
+            Some(vec![(namespace, key, slot)])
+        }
+        (Value::Texts(namespaces), Value::Texts(keys), Value::Ints(slots)) => {
+            let keys = namespaces.into_iter().zip(keys).zip(slots);
+            Some(
+                keys.map(|((namespace, key), slot)| (namespace, key, slot))
+                    .collect(),
+            )
+        }
+        _ => None,
+    }
+}
+
+/// Whom a statement checks in, where one alone can hold.
+fn checks(call: &Call<'_>) -> Option<CheckIn> {
+    let name = call.name();
+    let params = call.query().1;
+    let (key, token) = match (name, params.as_slice()) {
+        ("lease.check", [_, Value::Text(key), Value::Ints(slots), Value::Int(token)]) => {
+            // Semaphores have several.
+            let alone = slots.iter().all(|slot| *slot < 1);
+            (format!("{key} {slots:?}"), alone.then_some(*token)?)
+        }
+        ("mutex.check", [_, _, Value::Text(key), Value::Int(token)]) => (key.clone(), *token),
+        _ => return None,
+    };
+    Some(CheckIn {
+        of: (name, key),
+        token,
+    })
 }
 
 /// The `lock_timeout` of a session from now on, if this sets it.
@@ -124,8 +215,9 @@ impl Connection for Client {
         let statement = Statement {
             turn: turn(&call),
             needs: needs(&call),
+            checks: checks(&call),
             lock_timeout: lock_timeout(&call),
-            request: Request::new(call),
+            request: Request::new(call).into(),
         };
         let answer = self.server.send(self.session, Message::Call(statement));
         self.answered(answer).await

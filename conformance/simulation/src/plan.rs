@@ -144,7 +144,7 @@ impl Fault {
 }
 
 /// What the tasks of programs do.
-pub(crate) const KINDS: [&str; 22] = [
+pub(crate) const KINDS: [&str; 23] = [
     "mutex",
     "rw-lock",
     "lock-owner",
@@ -167,6 +167,7 @@ pub(crate) const KINDS: [&str; 22] = [
     "relay",
     "few",
     "finder",
+    "transaction",
 ];
 
 /// What a runtime is made of.
@@ -242,6 +243,11 @@ impl Plan {
     pub(crate) fn kinds(&self) -> impl Iterator<Item = &'static str> {
         let kinds = KINDS.into_iter().zip(self.kinds);
         kinds.filter_map(|(kind, is_in)| is_in.then_some(kind))
+    }
+
+    /// Whether programs have such a task.
+    pub(crate) fn has_kind(&self, name: &str) -> bool {
+        self.kinds().any(|kind| kind == name)
     }
 
     /// Without the fault or the kind of task that has this name; `None` if there is none.

@@ -160,7 +160,7 @@ impl<'a> Call<'a> {
 
 /// See [`Operation::model`].
 #[cfg(feature = "suite")]
-pub(crate) type Meaning = Box<dyn Fn(&mut ModelState, u64) -> Option<Rows> + Send>;
+pub(crate) type Meaning = Box<dyn Fn(&mut ModelState, u64) -> Option<Rows> + Send + Sync>;
 
 impl fmt::Debug for Call<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -18,6 +18,8 @@ pub(crate) mod operations;
 pub(crate) mod take;
 
 pub(crate) use manage::{Abandon, Sweep};
+#[cfg(feature = "suite")]
+pub(crate) use model::RowKey;
 pub(crate) use model::Table;
 pub(crate) use operations::{Acquire, Acquired, Check, Peek, Peeked, Release, Renew};
 pub(crate) use take::{Take, Taken};

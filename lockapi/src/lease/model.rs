@@ -11,7 +11,7 @@ use crate::fence::HAND_OVER_BITS;
 const DAY: i64 = 24 * 3600 * 1_000_000;
 
 /// Namespace, key and slot.
-type RowKey = (String, String, i64);
+pub(crate) type RowKey = (String, String, i64);
 
 fn hold_until(now: i64, hold: i64) -> Option<i64> {
     (hold > 0).then(|| now.saturating_add(hold))
@@ -21,6 +21,8 @@ fn hold_until(now: i64, hold: i64) -> Option<i64> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     rows: BTreeMap<RowKey, Row>,
+    /// Rows that open transactions have locked, and how many of these; acquisitions and sweeps skip them.
+    locked: BTreeMap<RowKey, usize>,
 }
 
 /// One acquisition, as a row keeps it.
@@ -89,8 +91,8 @@ impl Table {
         let free_at = row.map_or(begun_at.saturating_add(request.ttl), |row| {
             row.free_at(now, begun_at, request.ttl)
         });
-        if again.is_none() && free_at > now {
-            return Acquired::Held(free_at - now);
+        if self.locked.contains_key(&row_key) || (again.is_none() && free_at > now) {
+            return Acquired::Held((free_at - now).max(0));
         }
         let fence = again.unwrap_or_else(|| next_fence() << HAND_OVER_BITS);
         let row = Row {
@@ -187,6 +189,7 @@ impl Table {
         let had = rows.filter(|((.., slot), row)| {
             *slot > 0 && row.is_held(now) && row.acquisition == request.acquisition
         });
+        let had = had.filter(|(row_key, _)| !self.locked.contains_key(*row_key));
         let had: Vec<_> = had.map(|((.., slot), row)| (row.fence, *slot)).collect();
         let (fence, _) = *had.first()?;
         let all = i64::try_from(had.len()) == Ok(request.count);
@@ -307,7 +310,11 @@ impl Table {
             .take(usize::try_from(most).unwrap_or_default())
             .collect();
         let old = |row: &Row| row.expires_at < now - DAY && row.free_at(now, begun_at, 0) <= now;
-        let gone: Vec<_> = part.iter().filter(|(_, row)| old(row)).collect();
+        let is_free = |row_key: &RowKey| !self.locked.contains_key(row_key);
+        let gone = part.iter();
+        let gone: Vec<_> = gone
+            .filter(|(row_key, row)| old(row) && is_free(row_key))
+            .collect();
         let gone: Vec<RowKey> = gone
             .into_iter()
             .map(|(row_key, _)| (*row_key).clone())
@@ -343,6 +350,33 @@ impl Table {
         found
     }
 
+    /// A transaction has locked a row, if that is there; answers whether.
+    #[cfg(feature = "suite")]
+    pub(crate) fn lock_row(&mut self, row_key: &RowKey) -> bool {
+        let is_there = self.rows.contains_key(row_key);
+        if is_there {
+            *self.locked.entry(row_key.clone()).or_default() += 1;
+        }
+        is_there
+    }
+
+    /// The transaction has ended.
+    #[cfg(feature = "suite")]
+    pub(crate) fn unlock_row(&mut self, row_key: &RowKey) {
+        if let Some(locks) = self.locked.get_mut(row_key) {
+            *locks -= 1;
+            if *locks == 0 {
+                self.locked.remove(row_key);
+            }
+        }
+    }
+
+    /// No transaction is open any more.
+    #[cfg(feature = "suite")]
+    pub(crate) fn unlock_all_rows(&mut self) {
+        self.locked.clear();
+    }
+
     fn of(&mut self, row_key: &RowKey, fence: i64) -> Option<&mut Row> {
         self.rows.get_mut(row_key).filter(|row| row.fence == fence)
     }
@@ -369,12 +403,11 @@ impl LockOwner {
         let ttl = all().map(|other| other.ttl).max().unwrap_or_default();
         let wanted = all().map(|other| other.count).sum::<i64>();
         let wanted = usize::try_from(wanted).unwrap_or_default();
-        let row = |slot: &i64| {
-            let row_key = (request.namespace.clone(), request.key.clone(), *slot);
-            table.rows.get(&row_key)
-        };
+        let row_key = |slot: &i64| (request.namespace.clone(), request.key.clone(), *slot);
+        let row = |slot: &i64| table.rows.get(&row_key(slot));
         let is_free = |slot: &i64| {
-            row(slot).is_some_and(|row| {
+            let row = row(slot).filter(|_| !table.locked.contains_key(&row_key(slot)));
+            row.is_some_and(|row| {
                 row.free_at(now, begun_at, ttl) <= now
                     || (row.is_held(now)
                         && batch

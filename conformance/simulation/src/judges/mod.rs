@@ -9,6 +9,7 @@ use lockapi::suite::queue::{Jobs, LimitRow, Name, Sight};
 use rustc_hash::FxHashMap;
 
 use crate::runtime::Time;
+use crate::server::CheckIn;
 use meter::{Meter, Moment, Rate};
 
 /// A promise that was broken, and how.
@@ -56,8 +57,10 @@ pub(crate) struct Judges {
     queues: BTreeMap<Place, Meter>,
     /// How far the clock was set ahead in all, in microseconds.
     ahead: i64,
-    /// How many admissions and deliveries were judged.
+    /// How many admissions, deliveries and guarded writes were judged.
     judged: u64,
+    /// Of everything that one alone can hold: the token of the holder that has written last.
+    writers: BTreeMap<(&'static str, String), i64>,
 }
 
 /// What a statement did.
@@ -115,8 +118,23 @@ impl Judges {
         }
     }
 
+    /// A transaction was committed in which these were checked in: nobody has written after a later holder.
+    pub(crate) fn wrote(&mut self, checked: Vec<CheckIn>) -> Result<(), Broken> {
+        for CheckIn { of, token } in checked {
+            self.judged += 1;
+            let last = self.writers.entry(of.clone()).or_insert(token);
+            if token < *last {
+                let what = format!("{of:?}: {token} has written after {last}");
+                return Err(("a stale holder writes nothing", what));
+            }
+            *last = token;
+        }
+        Ok(())
+    }
+
     /// The server is another one, which may have forgotten what was done last.
     pub(crate) fn forget(&mut self, jobs: &Jobs, now: Time) {
+        self.writers.clear();
         let at = self.moment(now);
         self.meters().for_each(|meter| meter.forget(at));
         for group in self.groups.values_mut() {

@@ -8,9 +8,9 @@ use async_trait::async_trait;
 use futures_util::future::Either;
 use lockapi::lease::LeaseOptions;
 use lockapi::mutex::{LockOwner, ReadGuard};
-use lockapi::{Error, LeaseGuard, MutexGuard, Result};
+use lockapi::{Error, Fence, LeaseGuard, MutexGuard, Result};
 
-use super::{Context, asked};
+use super::{Context, asked, transactions};
 use crate::history::Held;
 use crate::plan::Fault;
 
@@ -21,6 +21,8 @@ const IN_THE_END: Duration = Duration::from_secs(60);
 #[async_trait]
 pub(super) trait Guard: Send + Sync + 'static {
     fn token(&self) -> i64;
+    /// What it is checked in with in a transaction, if it can be.
+    fn proof(&self) -> Option<Fence>;
     fn lost(&self) -> bool;
     async fn give_back(self: Box<Self>) -> Result<()>;
 }
@@ -29,6 +31,10 @@ pub(super) trait Guard: Send + Sync + 'static {
 impl Guard for Box<dyn MutexGuard> {
     fn token(&self) -> i64 {
         self.fence().token()
+    }
+
+    fn proof(&self) -> Option<Fence> {
+        Some(self.fence())
     }
 
     fn lost(&self) -> bool {
@@ -44,6 +50,10 @@ impl Guard for Box<dyn MutexGuard> {
 impl Guard for Box<dyn LeaseGuard> {
     fn token(&self) -> i64 {
         self.fence().token()
+    }
+
+    fn proof(&self) -> Option<Fence> {
+        Some(self.fence())
     }
 
     fn lost(&self) -> bool {
@@ -125,8 +135,15 @@ pub(super) async fn hold<G: Guard>(
         + context
             .runtime
             .between(Duration::from_micros(10), most_held(context, kind));
+    let writes = context.plan.has_kind("transaction") && kind != "relay";
     while guard.is_held() && context.runtime.now() < until {
         context.rest(Duration::from_millis(500)).await;
+        if writes && context.runtime.happens(0.2) {
+            let proof = guard.lock().as_ref().and_then(|guard| guard.proof());
+            if let Some(fence) = proof {
+                transactions::write(context, &fence).await;
+            }
+        }
     }
     if context.runtime.now() < until {
         context.history.lost(kind, key);

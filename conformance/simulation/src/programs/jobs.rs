@@ -6,11 +6,11 @@ use std::time::Duration;
 use lockapi::ErrorKind;
 use lockapi::queue::{Claim, Delivery, Job, Priority, Queue};
 
-use super::{Context, asked, few, groups, limited};
+use super::{Context, asked, few, groups, limited, transactions};
 use crate::history::Held;
 use crate::runtime::Time;
 
-const QUEUE: &str = "jobs";
+pub(super) const QUEUE: &str = "jobs";
 /// So many that no job is buried.
 const ATTEMPTS: u32 = 10_000;
 
@@ -109,6 +109,9 @@ pub(super) async fn finish(context: &Context, job: u64, delivery: Delivery) {
         1 => settled(context, delivery.nack("again", Duration::from_millis(100))).await,
         2 => settled(context, delivery.release()).await,
         3 => settled(context, delivery.snooze(Duration::from_millis(300))).await,
+        4 | 5 if context.plan.has_kind(transactions::KIND) => {
+            transactions::complete(context, job, &delivery).await;
+        }
         _ => {
             context.history.ack(job);
             let asked = (delivery.ticket().token, asked(context));

@@ -9,6 +9,7 @@ mod limited;
 mod numbers;
 mod relays;
 mod schedules;
+mod transactions;
 mod waker;
 mod workers;
 
@@ -71,6 +72,7 @@ const WORK: [Work; KINDS.len()] = [
     |it| Box::pin(relays::run(it)),
     |it| Box::pin(few::run(it)),
     |it| Box::pin(relays::finder(it)),
+    |it| Box::pin(transactions::run(it)),
 ];
 
 impl Context {

@@ -6,7 +6,7 @@ use lockapi::Stop;
 use lockapi::queue::{Job, Unhandled};
 use lockapi::worker::{self, Failed, Observe, Worker, WorkerOptions};
 
-use super::{Context, jobs};
+use super::{Context, jobs, transactions};
 use crate::runtime::Time;
 
 /// The queue that workers run.
@@ -140,6 +140,15 @@ async fn handle(
     if cx.delivery().is_lost() {
         context.history.lost("job", QUEUE);
     }
+    if context.plan.has_kind(transactions::KIND)
+        && context.coin()
+        && transactions::complete(&context, job, cx.delivery())
+            .await
+            .is_some()
+    {
+        drop(entry);
+        return after(&context);
+    }
     drop(entry);
     match context.runtime.draw(|random| random.u8(..20)) {
         0 => panic!("a handler of the simulation"),
@@ -156,5 +165,16 @@ async fn handle(
             context.history.ack(job);
             Ok(())
         }
+    }
+}
+
+/// How a handler ends that has completed its job in a transaction: if that was committed the job is done whatever this answers,
+/// and if it was rolled back it is not.
+fn after(context: &Context) -> Result<(), Failed> {
+    let answer = context.runtime.draw(|random| random.u8(..4));
+    match answer {
+        0 => panic!("a handler of the simulation"),
+        1 => Err(Failed::retry("after its transaction")),
+        _ => Ok(()),
     }
 }

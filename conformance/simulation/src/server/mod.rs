@@ -2,6 +2,7 @@
 
 mod row_locks;
 mod sessions;
+mod transactions;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,13 +43,21 @@ pub(crate) struct SeenJob {
 pub(crate) enum Message {
     Call(Statement),
     Script(Script),
+    /// A transaction begins.
+    Begin,
+    /// It is committed, or rolled back.
+    End {
+        commits: bool,
+    },
 }
 
 /// A statement, and what the server has to know of it.
 pub(crate) struct Statement {
-    pub(crate) request: Request,
+    pub(crate) request: Arc<Request>,
     pub(crate) turn: Option<Turn>,
     pub(crate) needs: Needs,
+    /// The holder whom it checks in.
+    pub(crate) checks: Option<CheckIn>,
     /// What it sets that of its session to.
     pub(crate) lock_timeout: Option<Duration>,
 }
@@ -60,6 +69,18 @@ pub(crate) enum Needs {
     Deliveries(Vec<i64>, Vec<i64>),
     /// Those of limits.
     Keys(Vec<String>),
+    /// Those of leases.
+    Leases(Vec<RowKey>),
+}
+
+/// Namespace, key and slot of a lease.
+pub(crate) type RowKey = (String, String, i64);
+
+/// A holder that is checked in: of what, and its token.
+#[derive(Clone, Debug)]
+pub(crate) struct CheckIn {
+    pub(crate) of: (&'static str, String),
+    pub(crate) token: i64,
 }
 
 /// A statement that a session runs.
@@ -82,6 +103,10 @@ struct Session {
     silent: bool,
     /// How long its statements wait for a row; zero is without an end.
     lock_timeout: Duration,
+    /// Its transaction has failed, and is to be rolled back.
+    failed: bool,
+    /// Who was checked in in its transaction.
+    checked: Vec<CheckIn>,
 }
 
 #[derive(Default)]

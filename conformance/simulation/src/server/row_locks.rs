@@ -1,13 +1,13 @@
-//! Transactions of other programs that lock rows: of jobs, and of limits.
+//! Transactions of other programs that lock rows: of jobs, of leases, and of limits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use lockapi::{Failure, Report};
 
-use super::{Needs, Server, State};
+use super::{Needs, RowKey, Server, State};
 
-/// Of so many keys of limits, the last that were used, some are locked.
+/// Of so many keys of limits, and so many leases, the last that were used, some are locked.
 const KNOWN: usize = 64;
 /// So many rows of a kind a transaction locks at most.
 const MOST: usize = 8;
@@ -17,50 +17,73 @@ const MOST: usize = 8;
 pub(super) struct Locked {
     transactions: BTreeMap<u64, Transaction>,
     keys: VecDeque<String>,
+    leases: VecDeque<RowKey>,
 }
 
 /// What a transaction has locked.
 struct Transaction {
     jobs: Vec<i64>,
     keys: Vec<String>,
+    leases: Vec<RowKey>,
+}
+
+/// Notes what a statement uses.
+fn note<T: Clone + PartialEq>(known: &mut VecDeque<T>, used: &[T]) {
+    for one in used {
+        if !known.contains(one) {
+            known.push_back(one.clone());
+        }
+    }
+    let surplus = known.len().saturating_sub(KNOWN);
+    known.drain(..surplus);
 }
 
 impl State {
-    /// Notes the keys of limits that a statement uses.
+    /// Notes the keys of limits, and the leases, that a statement uses.
     pub(super) fn note_keys(&mut self, needs: &Needs) {
-        let Needs::Keys(keys) = needs else {
-            return;
-        };
-        for key in keys {
-            if !self.locked.keys.contains(key) {
-                self.locked.keys.push_back(key.clone());
-            }
+        match needs {
+            Needs::Keys(keys) => note(&mut self.locked.keys, keys),
+            Needs::Leases(leases) => note(&mut self.locked.leases, leases),
+            Needs::Nothing | Needs::Deliveries(..) => {}
         }
-        let surplus = self.locked.keys.len().saturating_sub(KNOWN);
-        self.locked.keys.drain(..surplus);
     }
 
     /// Whether what a session runs waits for a row that somebody has locked.
     pub(super) fn waits_for_row(&self, session: u64) -> bool {
-        let session = self.sessions.get(&session);
-        let running = session.and_then(|it| it.running.as_ref());
-        match running.map(|running| &running.statement.needs) {
-            Some(Needs::Deliveries(ids, tokens)) => {
+        let running = self.sessions.get(&session);
+        let Some(running) = running.and_then(|it| it.running.as_ref()) else {
+            return false;
+        };
+        let statement = &running.statement;
+        let mut transactions = self.locked.transactions.values();
+        let waits = match &statement.needs {
+            Needs::Deliveries(ids, tokens) => {
                 let jobs = self.model.state().jobs();
                 jobs.waits_to_complete(ids, tokens)
             }
-            Some(Needs::Keys(keys)) => {
-                let mut transactions = self.locked.transactions.values();
+            Needs::Keys(keys) => {
                 transactions.any(|it| keys.iter().any(|key| it.keys.contains(key)))
             }
-            Some(Needs::Nothing) | None => false,
-        }
+            Needs::Leases(leases) => {
+                transactions.any(|it| leases.iter().any(|lease| it.leases.contains(lease)))
+            }
+            Needs::Nothing => false,
+        };
+        waits || self.model.waits_for_mark(&statement.request, session)
     }
 
     /// All transactions of other programs have ended.
     pub(super) fn end_transactions(&mut self) {
-        self.model.unlock_all_rows();
-        self.locked.transactions.clear();
+        for transaction in std::mem::take(&mut self.locked.transactions).into_values() {
+            self.unlock(&transaction);
+        }
+    }
+
+    fn unlock(&mut self, transaction: &Transaction) {
+        self.model.unlock_rows(&transaction.jobs);
+        for lease in &transaction.leases {
+            self.model.unlock_lease(lease);
+        }
     }
 }
 
@@ -72,20 +95,23 @@ impl Server {
         let mut jobs: Vec<_> = jobs.map(|sight| sight.id).collect();
         jobs.sort_unstable();
         let keys = Vec::from(state.locked.keys.clone());
-        let (jobs, keys) = self.runtime.draw(|random| {
+        let leases = Vec::from(state.locked.leases.clone());
+        let (jobs, keys, mut leases) = self.runtime.draw(|random| {
             let many = random.usize(1..=MOST);
             (
                 random.choose_multiple(jobs, many),
                 random.choose_multiple(keys, many),
+                random.choose_multiple(leases, many),
             )
         });
         let jobs = state.model.lock_rows(&jobs);
-        if jobs.is_empty() && keys.is_empty() {
+        leases.retain(|lease| state.model.lock_lease(lease));
+        if jobs.is_empty() && keys.is_empty() && leases.is_empty() {
             return false;
         }
         state.next += 1;
         let number = state.next;
-        let transaction = Transaction { jobs, keys };
+        let transaction = Transaction { jobs, keys, leases };
         state.locked.transactions.insert(number, transaction);
         drop(state);
         let server = self.clone();
@@ -99,7 +125,7 @@ impl Server {
         let Some(transaction) = state.locked.transactions.remove(&number) else {
             return;
         };
-        state.model.unlock_rows(&transaction.jobs);
+        state.unlock(&transaction);
         drop(state);
         self.go_on(0);
     }

@@ -6,7 +6,7 @@ use lockapi::driver::{Rows, Script};
 use lockapi::{Failure, Report, Severity};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Answer, Message, Running, Server, Session, State, clock};
+use super::{Answer, Message, Running, Server, Session, State, Statement, clock, transactions};
 use crate::plan::Fault;
 use crate::runtime::{ProgramId, Runtime};
 
@@ -80,6 +80,8 @@ impl Server {
             notifications: None,
             silent: false,
             lock_timeout: Duration::ZERO,
+            failed: false,
+            checked: Vec::new(),
         };
         state.sessions.insert(id, session);
         let at = clock(&state, now);
@@ -128,15 +130,16 @@ impl Server {
         if !self.lock().sessions.contains_key(&session) {
             return;
         }
-        let statement = match message {
+        match message {
             Message::Script(script) => {
                 if script == Script::Listen {
                     self.lock().model.listen(session);
                 }
                 return self.answer(session, answer, Ok(Rows::new()));
             }
-            Message::Call(statement) => statement,
-        };
+            Message::Begin => return self.begin(session, answer),
+            Message::Call(_) | Message::End { .. } => {}
+        }
         if self.strikes(Fault::Refusal) {
             let code = self
                 .runtime
@@ -157,20 +160,14 @@ impl Server {
         } else {
             (answer, None)
         };
-        let mut state = self.lock();
-        state.next += 1;
-        let number = state.next;
-        state.note_keys(&statement.needs);
-        if let Some(it) = state.sessions.get_mut(&session) {
-            it.lock_timeout = statement.lock_timeout.unwrap_or(it.lock_timeout);
-            it.running = Some(Running {
-                statement,
-                answer,
-                number,
-            });
-        }
-        drop(state);
-        self.attempt(session, false);
+        let number = match message {
+            Message::Call(statement) => Some(self.begin_call(session, statement, answer)),
+            Message::End { commits } => {
+                self.end_transaction_of(session, commits, answer);
+                None
+            }
+            Message::Script(_) | Message::Begin => None,
+        };
         if fatal {
             if let Some(answer) = replaced {
                 let code = self.runtime.draw(|random| random.choice(LOST));
@@ -178,6 +175,9 @@ impl Server {
             }
             return self.end(session, Some("57P01"));
         }
+        let Some(number) = number else {
+            return;
+        };
         self.limit_wait(session, number);
         let server = self.clone();
         self.runtime.after(SLICE, move |_| {
@@ -192,6 +192,33 @@ impl Server {
                 server.attempt(session, true);
             }
         });
+    }
+
+    /// A session has a statement to run; answers the number of that.
+    fn begin_call(&self, session: u64, statement: Statement, answer: Answer) -> u64 {
+        let mut state = self.lock();
+        state.next += 1;
+        let number = state.next;
+        state.note_keys(&statement.needs);
+        let mut refused = None;
+        if let Some(it) = state.sessions.get_mut(&session) {
+            it.lock_timeout = statement.lock_timeout.unwrap_or(it.lock_timeout);
+            if it.failed {
+                refused = Some(answer);
+            } else {
+                it.running = Some(Running {
+                    statement,
+                    answer,
+                    number,
+                });
+            }
+        }
+        drop(state);
+        match refused {
+            Some(answer) => self.refuse_in_failed(session, answer),
+            None => self.attempt(session, false),
+        }
+        number
     }
 
     /// Runs what a session has to run, unless it has to wait.
@@ -220,6 +247,10 @@ impl Server {
             it.running = Some(running);
             return;
         };
+        let is_in = model.is_in_transaction(session);
+        if is_in && transactions::holds(&rows) {
+            it.checked.extend(statement.checks.clone());
+        }
         *calls += 1;
         let jobs = model.state().jobs();
         let call = (statement.request.name(), statement.turn.as_ref());
@@ -228,7 +259,9 @@ impl Server {
         }
         let abandoned = it.abandoned;
         let received = state.following.is_some() && self.runtime.happens(0.3);
-        state.committed(statement.request.name(), received);
+        if !is_in {
+            state.committed(statement.request.name(), received);
+        }
         drop(state);
         self.answer(session, running.answer, Ok(rows));
         if abandoned {
@@ -257,6 +290,9 @@ impl Server {
         let Some(program) = self.lock().sessions.get(&session).map(|it| it.program) else {
             return;
         };
+        if outcome.is_err() {
+            self.fail_transaction(session);
+        }
         if self.strikes(Fault::CutAfter) {
             self.leave(session);
             return;
@@ -283,7 +319,7 @@ impl Server {
     }
 
     /// Delivers what was notified.
-    fn notify(&self) {
+    pub(super) fn notify(&self) {
         let mut state = self.lock();
         if !state.model.has_notified() {
             return;

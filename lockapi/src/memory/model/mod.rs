@@ -62,9 +62,9 @@ pub struct ModelState {
     given: FxHashSet<(LockId, u64)>,
     /// Sessions whose wait is interrupted.
     interrupted: FxHashSet<u64>,
-    leases: Table,
+    pub(super) leases: Table,
     /// The highest token that was checked in, and when.
-    marks: BTreeMap<(String, String), (i64, i64)>,
+    pub(super) marks: BTreeMap<(String, String), (i64, i64)>,
     /// When sessions began.
     begun: FxHashMap<u64, i64>,
     markers: FxHashMap<u64, String>,

@@ -1,5 +1,7 @@
 //! What judges of a simulation see of jobs: the rows, and nothing that follows from them.
 
+use std::collections::BTreeSet;
+
 use super::Jobs;
 use crate::queue::Ticket;
 use crate::queue::operations::Name;
@@ -27,9 +29,14 @@ impl Jobs {
     /// Locks the rows of these jobs, but those that are locked, or are runs of tasks; answers which.
     pub(crate) fn lock_rows(&mut self, ids: &[i64]) -> Vec<i64> {
         let is_run = |id| self.live.get(id).is_none_or(|live| !live.task.is_empty());
-        let free = ids
-            .iter()
-            .filter(|id| !is_run(id) && !self.locked.contains(id));
+        let free = ids.iter().filter(|id| !is_run(id));
+        let free: Vec<_> = free.copied().collect();
+        self.lock_rows_of(&free)
+    }
+
+    /// Locks the rows of these jobs, but those that are locked; answers which.
+    pub(crate) fn lock_rows_of(&mut self, ids: &[i64]) -> Vec<i64> {
+        let free = ids.iter().filter(|id| !self.locked.contains(id));
         let free: Vec<_> = free.copied().collect();
         self.locked.extend(&free);
         free
@@ -43,6 +50,32 @@ impl Jobs {
     /// No transaction is open any more.
     pub(crate) fn unlock_all_rows(&mut self) {
         self.locked.clear();
+    }
+
+    /// The number of the latest job.
+    pub(crate) fn last_number(&self) -> i64 {
+        self.numbers
+    }
+
+    /// Jobs that are pushed get the numbers after this one.
+    pub(crate) fn set_last_number(&mut self, number: i64) {
+        self.numbers = number;
+    }
+
+    /// The jobs that have not ended, in their order.
+    pub(crate) fn numbers(&self) -> BTreeSet<i64> {
+        self.live.keys().copied().collect()
+    }
+
+    /// Locks the rows of all jobs but these, and answers which it has locked.
+    pub(crate) fn lock_all_but(&mut self, ids: &[i64]) -> Vec<i64> {
+        let others = self.live.keys().filter(|id| !ids.contains(id));
+        let others: Vec<_> = others
+            .filter(|id| !self.locked.contains(id))
+            .copied()
+            .collect();
+        self.locked.extend(&others);
+        others
     }
 
     /// Whether the row of a job is locked.

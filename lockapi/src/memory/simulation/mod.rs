@@ -1,5 +1,8 @@
 //! The server of a simulation: the model, with the sessions and the time that the simulation gives it.
 
+mod transaction;
+
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -7,9 +10,11 @@ use super::ModelState;
 use crate::BackendOptions;
 use crate::backend::Backend;
 use crate::driver::call::Meaning;
-use crate::driver::{Call, Connector, Rows};
+use crate::driver::{Call, Connector, Rows, Value};
 use crate::engine::{Clock, DrivenClock, Driver, start_with};
 use crate::error::Result;
+use crate::lease::RowKey;
+use transaction::Transaction;
 
 /// Connects a backend whose time is that of the clock.
 ///
@@ -28,15 +33,41 @@ pub async fn connect(
 pub struct Request {
     name: &'static str,
     meaning: Meaning,
+    /// The rows of leases that it checks, for as long as its transaction lasts.
+    checks: Vec<RowKey>,
+    /// The key of the mutex whose mark it writes.
+    marks: Option<(String, String)>,
 }
 
 impl Request {
     /// Of a call.
     #[must_use]
     pub fn new(call: Call<'_>) -> Self {
+        let name = call.name();
+        let (mut checks, mut marks) = (Vec::new(), None);
+        match (name, call.query().1.as_slice()) {
+            (
+                "lease.check",
+                [
+                    Value::Text(namespace),
+                    Value::Text(key),
+                    Value::Ints(slots),
+                    ..,
+                ],
+            ) => {
+                let row_key = |slot: &i64| (namespace.clone(), key.clone(), *slot);
+                checks.extend(slots.iter().map(row_key));
+            }
+            ("mutex.check", [_, Value::Text(namespace), Value::Text(key), ..]) => {
+                marks = Some((namespace.clone(), key.clone()));
+            }
+            _ => {}
+        }
         Self {
-            name: call.name(),
+            name,
             meaning: call.meaning(),
+            checks,
+            marks,
         }
     }
 
@@ -59,6 +90,8 @@ pub struct Server {
     model: ModelState,
     /// The token that is known to be on disk.
     durable: i64,
+    /// What sessions have open.
+    transactions: BTreeMap<u64, Transaction>,
     /// What the standby has, which receives nothing any more.
     standby: Option<Box<ModelState>>,
 }
@@ -71,6 +104,7 @@ impl Server {
 
     /// A session ends; what it had locked is released.
     pub fn end_session(&mut self, session: u64) {
+        self.roll_back(session);
         self.model.end_session(session);
     }
 
@@ -91,10 +125,20 @@ impl Server {
 
     /// Runs a statement at a time of the server's clock, in microseconds since 1970. `None`: it waits for
     /// another session; ask again when something has changed, and once more with `late` when it
-    /// has waited long enough.
-    pub fn run(&mut self, request: &Request, session: u64, now: i64, late: bool) -> Option<Rows> {
+    /// has waited long enough. What a session does that has a [transaction](Self::begin) open takes effect when
+    /// that is committed.
+    pub fn run(
+        &mut self,
+        request: &Arc<Request>,
+        session: u64,
+        now: i64,
+        late: bool,
+    ) -> Option<Rows> {
         self.model.now = now;
         self.model.late = late;
+        if self.transactions.contains_key(&session) {
+            return self.run_in(request, session);
+        }
         let rows = (request.meaning)(&mut self.model, session);
         // What sessions of mutexes do is on disk some time later.
         let name = request.name;
@@ -116,9 +160,14 @@ impl Server {
         self.model.jobs.unlock_rows(jobs);
     }
 
-    /// All transactions of other programs end.
-    pub fn unlock_all_rows(&mut self) {
-        self.model.jobs.unlock_all_rows();
+    /// A transaction of another program locks a row of a lease, if that is there; answers whether.
+    pub fn lock_lease(&mut self, row_key: &(String, String, i64)) -> bool {
+        self.model.leases.lock_row(row_key)
+    }
+
+    /// The transaction has ended.
+    pub fn unlock_lease(&mut self, row_key: &(String, String, i64)) {
+        self.model.leases.unlock_row(row_key);
     }
 
     /// All sessions have ended, and of what was not on disk a part is lost, between 0 and 1.
@@ -144,6 +193,10 @@ impl Server {
         if let Some(standby) = self.standby.take() {
             self.model = *standby;
         }
+        // It has none of the transactions that were open.
+        self.transactions.clear();
+        self.model.jobs.unlock_all_rows();
+        self.model.leases.unlock_all_rows();
         self.model.promote(now);
         self.durable = self.model.last_fence();
     }
