@@ -111,11 +111,11 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
 fn one(plan: &Plan, twice: bool) -> ExitCode {
     println!("{plan:#?}");
     let outcome = simulate(plan);
-    if twice {
-        let again = simulate(plan);
-        println!("traces: {:016x} {:016x}", outcome.trace, again.trace);
-    }
     println!("{outcome:#?}");
+    if twice && simulate(plan) != outcome {
+        println!("it is not the same the second time");
+        return ExitCode::FAILURE;
+    }
     match &outcome.violation {
         Some(violation) => {
             println!("{violation}");
@@ -134,7 +134,7 @@ fn many(args: &Args) -> ExitCode {
             plan = plan.small();
         }
         let outcome = simulate(&plan);
-        if args.twice && simulate(&plan).trace != outcome.trace {
+        if args.twice && simulate(&plan) != outcome {
             println!("seed {seed} is not the same the second time");
             return ExitCode::FAILURE;
         }
@@ -147,6 +147,14 @@ fn many(args: &Args) -> ExitCode {
         total.add(&outcome);
     }
     total.print(args, begun.elapsed());
+    let audits = total.answers.get("audit").copied().unwrap_or(0);
+    if audits != args.seeds {
+        println!(
+            "only {audits} of {} ended with a look at everything",
+            args.seeds
+        );
+        return ExitCode::FAILURE;
+    }
     ExitCode::SUCCESS
 }
 

@@ -317,6 +317,8 @@ impl Plan {
         smaller.extend(self.kinds().filter_map(without));
         smaller.extend(self.faults().map(|fault| self.clone().without(fault)));
         for time in [self.time / 4, self.time / 2, self.time * 3 / 4] {
+            // In whole milliseconds, as they are told.
+            let time = Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
             smaller.push(Self {
                 time,
                 ..self.clone()

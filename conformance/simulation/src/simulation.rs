@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const AUDIT: Duration = Duration::from_secs(1200);
 
 /// What became of a runtime.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) violation: Option<Violation>,
     pub(crate) statements: u64,
@@ -186,6 +186,7 @@ fn strike(fault: Fault, context: &Context, programs: &Programs) {
         Fault::Terminate if !server.terminate_any() => return,
         Fault::RowLocks if !server.lock_rows(time) => return,
         Fault::Hush if !server.hush_any() => return,
+        Fault::Restart if server.sessions() == 0 => return,
         Fault::Restart => server.restart(),
         Fault::Unreachable => {
             server.set_unreachable(true);
@@ -205,6 +206,7 @@ fn strike(fault: Fault, context: &Context, programs: &Programs) {
             server.cut_replication();
             let history = context.history.clone();
             runtime.after(time, move |runtime| {
+                another.note(fault);
                 another.fail_over();
                 history.failed_over(cut, runtime.now());
             });
@@ -212,7 +214,10 @@ fn strike(fault: Fault, context: &Context, programs: &Programs) {
         Fault::Promote => {
             server.follow();
             let time = time.min(Duration::from_secs(2));
-            runtime.after(time, move |_| another.promote());
+            runtime.after(time, move |_| {
+                another.note(fault);
+                another.promote();
+            });
         }
         Fault::Partition | Fault::Stop | Fault::Kill | Fault::Block => {
             let Some(program) = programs.any(runtime) else {
@@ -226,9 +231,11 @@ fn strike(fault: Fault, context: &Context, programs: &Programs) {
                 }
                 Fault::Stop => {
                     runtime.stop(program, true);
+                    let history = context.history.clone();
                     runtime.after(time, move |runtime| {
                         if runtime.is_alive(program) {
                             runtime.stop(program, false);
+                            history.goes_on(program);
                         }
                     });
                 }
@@ -242,7 +249,15 @@ fn strike(fault: Fault, context: &Context, programs: &Programs) {
         }
         _ => {}
     }
-    if !matches!(fault, Fault::Unreachable | Fault::Partition) {
+    // Others are counted when they have an effect.
+    let later = [
+        Fault::Unreachable,
+        Fault::Partition,
+        Fault::Block,
+        Fault::FailOver,
+        Fault::Promote,
+    ];
+    if !later.contains(&fault) {
         server.note(fault);
     }
 }

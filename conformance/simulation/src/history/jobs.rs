@@ -42,8 +42,8 @@ pub(super) struct Job {
     deliveries: u64,
     /// When its acknowledgement was sent and answered.
     acked: Option<(Time, Time)>,
-    /// Acknowledgements whose outcome is not known.
-    unsure: u32,
+    /// The deliveries whose acknowledgements have an outcome that is not known.
+    unsure: Vec<i64>,
     /// Whether somebody may have rejected it.
     rejected: bool,
     /// The highest token of a delivery, and when that became known.
@@ -52,10 +52,11 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Whether somebody has it who believes to hold it.
-    fn runs(&self, runtime: &Runtime) -> bool {
-        let mut holds = self.open.values();
-        holds.any(|hold| runtime.is_running(hold.program) && (hold.held)())
+    /// Whether somebody has it who believes to hold it, by what the server has not forgotten.
+    fn runs(&self, runtime: &Runtime, state: &State) -> bool {
+        let known = |hold: &&Hold| !state.is_lost(hold.given);
+        let mut holds = self.open.values().filter(known);
+        holds.any(|hold| hold.is_held(runtime))
     }
 }
 
@@ -65,7 +66,8 @@ impl State {
         let limit = self.jobs.get(&number)?.limit?;
         let others = self.jobs.iter();
         let others = others.filter(|(other, job)| **other != number && job.limit == Some(limit));
-        let running = others.filter(|(_, job)| job.runs(runtime)).count();
+        let running = others.filter(|(_, job)| job.runs(runtime, self));
+        let running = running.count();
         let (queue, most) = limit;
         (running >= most).then(|| format!("job {number} of {queue} beside {running} others"))
     }
@@ -85,7 +87,7 @@ impl State {
             pushed: (now, now),
             deliveries: 0,
             acked: None,
-            unsure: 0,
+            unsure: Vec::new(),
             rejected: false,
             latest: (0, Time::ZERO),
             open: BTreeMap::new(),
@@ -104,14 +106,15 @@ impl State {
         let others: Vec<_> = others
             .filter_map(|other| Some((*other, self.jobs.get(other)?)))
             .collect();
-        let running = others.iter().filter(|(_, other)| other.runs(runtime));
+        let running = others.iter().filter(|(_, other)| other.runs(runtime, self));
         let running = running.count();
         if running >= group.most {
             return Some(format!("job {number} of {group:?} beside {running} others"));
         }
         let is_before = |(_, other): &&(u64, &Job)| {
-            let undone = other.acked.is_none() && other.unsure == 0;
-            other.push == Push::Done && other.pushed.1 < job.pushed.0 && undone
+            let undone = other.acked.is_none() && other.unsure.is_empty();
+            let known = other.push == Push::Done && !self.is_lost(other.pushed);
+            known && other.pushed.1 < job.pushed.0 && undone
         };
         let before = others.iter().find(is_before);
         let before = before.filter(|_| group.ordered);
@@ -192,6 +195,8 @@ impl History {
         known.deliveries += 1;
         state.turns.tokens.insert(token);
         let known = state.jobs.get_mut(&job)?;
+        // Who has it once more had not completed it before, unless that was lost.
+        known.unsure.retain(|before| *before >= token);
         if token > known.latest.0 {
             known.latest = (token, self.runtime.now());
         }
@@ -200,21 +205,17 @@ impl History {
             _ => None,
         };
         let done = known.acked.filter(|(_, acked)| *acked < asked);
-        let running = known
-            .open
-            .values()
-            .filter(|hold| self.runtime.is_running(hold.program));
         let late = !held();
-        let others: Vec<_> = running
-            .filter(|hold| !late && (hold.held)())
-            .map(|hold| hold.token)
-            .collect();
+        let others = known.open.values();
+        let others = others.filter(|hold| !late && hold.is_held(&self.runtime));
+        let others: Vec<_> = others.map(|hold| (hold.token, hold.given)).collect();
         known.open.insert(
             number,
             Hold {
                 program,
                 token,
                 held,
+                given: (asked, self.runtime.now()),
             },
         );
         let (grouped, limited) = if late {
@@ -224,7 +225,12 @@ impl History {
             (grouped, state.check_limit(&self.runtime, job))
         };
         let done = done.filter(|acked| !state.is_lost(*acked));
-        let lost = !state.fail_overs.is_empty();
+        let others = others
+            .into_iter()
+            .filter(|(_, given)| !state.is_lost(*given));
+        let others: Vec<_> = others.map(|(token, _)| token).collect();
+        // An answer of the former primary may come late, of what the other does not know.
+        let exact = !self.stepped && !state.is_lost((asked, self.runtime.now()));
         drop(state);
         if let Some(error) = refused {
             self.runtime.violate(
@@ -238,20 +244,14 @@ impl History {
                 format!("job {job} was acknowledged at {acked:?}, and claimed at {asked:?}"),
             );
         }
-        if let Some(what) = grouped
-            && !self.stepped
-            && !lost
-        {
+        if let Some(what) = grouped.filter(|_| exact) {
             self.runtime
                 .violate("groups keep their limit and order", what);
         }
-        if let Some(what) = limited
-            && !self.stepped
-            && !lost
-        {
+        if let Some(what) = limited.filter(|_| exact) {
             self.runtime.violate("queues keep their limit", what);
         }
-        if !others.is_empty() && !self.stepped && !lost {
+        if !others.is_empty() && exact {
             self.runtime.violate(
                 "a job has one worker",
                 format!("job {job}: {token} was delivered while {others:?} had it"),
@@ -272,8 +272,8 @@ impl History {
         }
     }
 
-    /// A job became a dead letter: it was rejected, or all of its attempts have begun.
-    pub(crate) fn died(&self, job: u64, most: u32) {
+    /// A job became a dead letter: it was rejected, or all of its attempts have begun, but as many as `unseen`.
+    pub(crate) fn died(&self, job: u64, most: u32, unseen: u64) {
         self.answered("dead letter");
         let state = self.lock();
         let Some(known) = state.jobs.get(&job) else {
@@ -281,17 +281,22 @@ impl History {
         };
         let (had, rejected) = (known.deliveries, known.rejected);
         drop(state);
-        if !rejected && had < u64::from(most) {
+        if !rejected && had + unseen < u64::from(most) {
             let what = format!("job {job} was delivered {had} times of {most}");
             self.runtime.violate("no job dies that was not tried", what);
         }
     }
 
     /// Somebody is about to acknowledge a delivery.
-    pub(crate) fn ack(&self, job: u64) {
+    pub(crate) fn ack(&self, job: u64, token: i64) {
         if let Some(known) = self.lock().jobs.get_mut(&job) {
-            known.unsure += 1;
+            known.unsure.push(token);
         }
+    }
+
+    /// Whoever has the job now, nobody knows what becomes of it.
+    pub(crate) fn may_end(&self, job: u64) {
+        self.ack(job, i64::MAX);
     }
 
     /// A delivery that was acknowledged at `asked` is done, or it is not known whether.
@@ -306,10 +311,12 @@ impl History {
             Ok(()) => {
                 twice = known.acked.replace((asked, now));
             }
-            Err(error) if error.kind() == ErrorKind::Indeterminate => known.unsure += 1,
+            Err(error) if error.kind() == ErrorKind::Indeterminate => known.unsure.push(token),
             Err(_) => {}
         }
-        known.unsure -= 1;
+        if let Some(at) = known.unsure.iter().position(|it| *it == token) {
+            known.unsure.remove(at);
+        }
         let stale = outcome.is_ok() && known.latest.0 > token && known.latest.1 < asked;
         // Either may have been lost: an answer of the former primary may come late.
         let twice =
@@ -336,7 +343,7 @@ impl History {
         let state = self.lock();
         let is_undone = |job: &Job| {
             let pushed = job.push == Push::Done && !state.is_lost(job.pushed);
-            pushed && job.acked.is_none() && job.unsure == 0
+            pushed && job.acked.is_none() && job.unsure.is_empty()
         };
         let undone = state.jobs.iter().find(|(_, job)| is_undone(job));
         let undone = undone.map(|(job, known)| (*job, known.deliveries));

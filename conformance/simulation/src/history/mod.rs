@@ -23,6 +23,11 @@ use turns::Turns;
 /// After so long whoever has lost a session lock knows, if it runs.
 const KNOWN: Duration = Duration::from_secs(30);
 
+/// Whether it belongs to a session, and is lost with that.
+fn is_session(kind: &str) -> bool {
+    matches!(kind, "mutex" | "rw_lock" | "relay")
+}
+
 /// How a guard says whether it is still held.
 pub(crate) type Held = Arc<dyn Fn() -> bool + Send + Sync>;
 
@@ -31,10 +36,21 @@ struct Hold {
     program: ProgramId,
     token: i64,
     held: Held,
+    /// When it was asked for, and known.
+    given: (Time, Time),
+}
+
+impl Hold {
+    /// Whether its process runs and believes to hold it.
+    fn is_held(&self, runtime: &Runtime) -> bool {
+        runtime.is_running(self.program) && (self.held)()
+    }
 }
 
 #[derive(Default)]
 struct Place {
+    /// How many may hold it.
+    most: usize,
     open: BTreeMap<u64, Hold>,
     /// Tokens in the order in which their holders learned of them, each with the highest up to there.
     tokens: Vec<(Time, i64)>,
@@ -49,8 +65,8 @@ struct State {
     groups: HashMap<(&'static str, &'static str), Vec<u64>>,
     /// The runs of each recurring task.
     runs: HashMap<&'static str, Runs>,
-    /// Nanoseconds at which a permit was taken.
-    permits: HashMap<String, (Quota, Vec<i64>)>,
+    /// Nanoseconds at which a permit was taken, and of which quota.
+    permits: HashMap<String, Vec<(i64, Quota)>>,
     ids: HashMap<&'static str, BTreeSet<i64>>,
     /// Of each worker number the ids in the order in which they were known, with the highest up to there.
     ids_of_workers: HashMap<u64, Vec<(Time, i64)>>,
@@ -159,12 +175,21 @@ impl History {
             error.kind(),
             ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::Deadlock | ErrorKind::Corrupt
         ) && error.sqlstate().is_none();
-        // A process without a thread may read the grant of a lease when that has ended, each time.
-        let late = self.blocked && error.kind() == ErrorKind::Unavailable;
-        if impossible {
+        // A process without a thread may read the grant of a lease when that has ended, each time, and may take longer
+        // than a call may take.
+        let acquires = ["acquire", "campaign", "lock", "connect"];
+        let acquires = acquires.iter().any(|it| error.operation().contains(it));
+        let late = match error.kind() {
+            ErrorKind::Unavailable => self.blocked && acquires,
+            ErrorKind::TimedOut | ErrorKind::Indeterminate => self.blocked,
+            _ => false,
+        };
+        // Where all that fails is to connect, nothing was sent.
+        let unsure = error.kind() == ErrorKind::Indeterminate && self.sessions_last && !late;
+        if impossible || unsure {
             self.runtime
                 .violate("errors say what happened", format!("{error:?}"));
-        } else if self.flawless && error.kind() != ErrorKind::TimedOut && !late {
+        } else if self.flawless && !late {
             self.runtime
                 .violate("nothing fails without a cause", format!("{error:?}"));
         }
@@ -172,8 +197,7 @@ impl History {
 
     /// Something that is kept was lost: a lock of a session, or a lease that is renewed.
     pub(crate) fn lost(&self, kind: &'static str, key: &str) {
-        let session = matches!(kind, "mutex" | "rw_lock" | "relay");
-        let lasts = if session {
+        let lasts = if is_session(kind) {
             self.sessions_last
         } else {
             self.leases_last
@@ -241,6 +265,7 @@ impl History {
         let number = state.next;
         let name = (kind, key.to_owned());
         let place = state.places.entry(name.clone()).or_default();
+        place.most = most;
         if !place.seen.insert(token) && most == 1 {
             self.runtime
                 .violate("tokens are unique", format!("{kind} {key}: {token} twice"));
@@ -254,19 +279,25 @@ impl History {
             .map_or(token, |(_, last)| token.max(*last));
         place.tokens.push((now, highest));
         let others = place.open.iter();
-        let running = others.filter(|(_, hold)| self.runtime.is_running(hold.program));
         // What came too late is known to be lost.
         let late = !held();
-        let others: Vec<_> = running
-            .filter(|(_, hold)| !late && (hold.held)())
+        let others: Vec<_> = others
+            .filter(|(_, hold)| !late && hold.is_held(&self.runtime))
             .map(|(number, hold)| (*number, hold.token))
             .collect();
+        // Those of processes of which no session has ended since they were granted.
+        let lasting = place.open.values().filter(|hold| {
+            let since = hold.given.0;
+            !self.runtime.has_lost_session(hold.program, since) && hold.is_held(&self.runtime)
+        });
+        let lasting = lasting.count();
         place.open.insert(
             number,
             Hold {
                 program,
                 token,
                 held,
+                given: (asked, now),
             },
         );
         drop(state);
@@ -274,14 +305,24 @@ impl History {
             let what = format!(
                 "{kind} {key}: {token} was granted to a call that began after {before} was known"
             );
-            // It may have been handed over by a session that has ended.
-            self.must_end("tokens grow", &name, vec![number], what);
+            // A session that has ended may have handed it over, before its process knew.
+            let since = asked.saturating_sub(KNOWN);
+            if !is_session(kind) || !self.runtime.has_lost_session(program, since) {
+                self.runtime.violate("tokens grow", what);
+            } else {
+                self.must_end("tokens grow", &name, vec![number], what);
+            }
         }
         if others.len() >= most {
             let tokens: Vec<_> = others.iter().map(|(_, token)| *token).collect();
             let what = format!("{kind} {key}: {token} was granted while {tokens:?} were held");
-            let others = others.into_iter().map(|(number, _)| number).collect();
-            self.must_end("mutual exclusion", &name, others, what);
+            let lasts = !self.runtime.has_lost_session(program, asked);
+            if is_session(kind) && lasts && lasting >= most {
+                self.runtime.violate("mutual exclusion", what);
+            } else {
+                let others = others.into_iter().map(|(number, _)| number).collect();
+                self.must_end("mutual exclusion", &name, others, what);
+            }
         }
         Entry {
             history: self.clone(),
@@ -300,7 +341,7 @@ impl History {
         those: Vec<u64>,
         what: String,
     ) {
-        let session = matches!(name.0, "mutex" | "rw_lock" | "relay");
+        let session = is_session(name.0);
         if self.flawless || (!session && !self.stepped) {
             return self.runtime.violate(promise, what);
         }
@@ -314,7 +355,7 @@ impl History {
             let still = those.iter().filter_map(|number| place?.open.get(number));
             // One that was stopped in between is told once it runs again.
             let still: Vec<_> = still
-                .filter(|hold| runtime.is_running(hold.program) && (hold.held)())
+                .filter(|hold| hold.is_held(runtime))
                 .map(|hold| hold.token)
                 .collect();
             drop(state);
@@ -322,6 +363,38 @@ impl History {
                 runtime.violate(promise, format!("{what}; {still:?} were not told"));
             }
         });
+    }
+
+    /// A process that was stopped goes on: what it holds nobody else has been given meanwhile.
+    pub(crate) fn goes_on(&self, program: ProgramId) {
+        if self.stepped {
+            return;
+        }
+        let state = self.lock();
+        let both = |open: &BTreeMap<u64, Hold>| {
+            let held = open.values().filter(|hold| hold.is_held(&self.runtime));
+            let held: Vec<_> = held.map(|hold| (hold.program, hold.token)).collect();
+            let is_of = held.iter().any(|(of, _)| *of == program);
+            (is_of && held.len() > 1).then_some(held)
+        };
+        let places = state.places.iter();
+        let places = places.filter(|((kind, _), place)| place.most == 1 && !is_session(kind));
+        let mut twice = places.filter_map(|(name, place)| Some((name, both(&place.open)?)));
+        let twice = twice
+            .next()
+            .map(|(name, held)| format!("{name:?}: {held:?} go on"));
+        let jobs = state.jobs.iter().filter(|_| state.fail_overs.is_empty());
+        let mut jobs = jobs.filter_map(|(job, known)| Some((job, both(&known.open)?)));
+        let job = jobs
+            .next()
+            .map(|(job, held)| format!("job {job}: {held:?} go on"));
+        drop(state);
+        if let Some(what) = twice {
+            self.runtime.violate("mutual exclusion", what);
+        }
+        if let Some(what) = job {
+            self.runtime.violate("a job has one worker", what);
+        }
     }
 
     /// A standby took over that had received nothing since `cut`.

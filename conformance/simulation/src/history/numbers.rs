@@ -1,5 +1,6 @@
 //! Permits and ids.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use lockapi::limit::{Algorithm, Quota};
@@ -16,6 +17,8 @@ pub(super) struct Asked {
     took: Option<bool>,
 }
 
+/// A call that nobody waits for any more has ended after so long.
+const UNDER_WAY: Duration = Duration::from_secs(10);
 /// The answers may be so much older or newer than the decision.
 const MARGIN: Duration = Duration::from_millis(5);
 
@@ -31,6 +34,16 @@ impl History {
         let calls = state.calls.entry(key.to_owned()).or_default();
         calls.push(call);
         calls.len() - 1
+    }
+
+    /// It was left, or has failed: it may have taken a permit until then at the latest.
+    pub(crate) fn gave_up(&self, key: &str, call: usize) {
+        let until = self.runtime.now() + UNDER_WAY;
+        let mut state = self.lock();
+        let calls = state.calls.get_mut(key);
+        if let Some(one) = calls.and_then(|calls| calls.get_mut(call)) {
+            one.answered = Some(until);
+        }
     }
 
     /// It has answered. A permit is refused only if so many others are taken that there is none: one is replenished
@@ -81,31 +94,41 @@ impl History {
     pub(crate) fn permitted(&self, key: &str, quota: Quota, at: i64) {
         self.answered("permit");
         let mut state = self.lock();
-        let permits = state
-            .permits
-            .entry(key.to_owned())
-            .or_insert((quota, Vec::new()));
-        permits.1.push(at);
+        let permits = state.permits.entry(key.to_owned()).or_default();
+        permits.push((at, quota));
     }
 
-    /// In the end: in no time were there more permits than the quota allows.
-    pub(crate) fn check_limits(&self, interval: impl Fn(&Quota) -> i64) {
+    /// In the end: in no time were there more permits than the quotas allow, of which each `interval` replenishes one.
+    pub(crate) fn check_limits(&self, interval: i64) {
         if self.stepped {
             return;
         }
         let mut state = self.lock();
         let fail_overs = state.fail_overs.len() as u64;
-        for (key, (quota, times)) in &mut state.permits {
-            times.sort_unstable();
-            let interval = interval(quota);
-            // A fail-over forgets at most what a burst is.
-            let bursts = quota.limit() * (1 + fail_overs);
-            let depth = interval * i64::try_from(bursts).unwrap_or(i64::MAX);
+        for (key, permits) in &mut state.permits {
+            permits.sort_unstable_by_key(|(at, _)| *at);
+            // A fail-over forgets at most what a burst is, of the quota that has the largest.
+            let largest = permits.iter().map(|(_, quota)| quota.limit()).max();
+            let forgotten = largest.unwrap_or_default() * fail_overs;
+            let depth = |quota: &Quota| {
+                let most = quota.limit() + forgotten;
+                interval * i64::try_from(most).unwrap_or(i64::MAX)
+            };
             let mut arrival = i64::MIN;
-            for at in &*times {
-                arrival = arrival.max(*at) + interval;
-                // The times are read in microseconds.
-                if arrival - at > depth + 1_000 {
+            let mut recent = VecDeque::new();
+            for (at, quota) in permits {
+                let too_many = if quota.algorithm() == Algorithm::Gcra {
+                    arrival = arrival.max(*at) + interval;
+                    // The times are read in microseconds.
+                    arrival - *at > depth(quota) + 1_000
+                } else {
+                    // Parts of two windows, of which permits that nobody was told of may have begun the first.
+                    let period = i64::try_from(quota.period().as_nanos()).unwrap_or(i64::MAX);
+                    recent.push_back(*at);
+                    recent.retain(|other| *other > at.saturating_sub(period - 1_000));
+                    recent.len() as u64 > 2 * (quota.limit() + forgotten)
+                };
+                if too_many {
                     let what = format!("{key}: more than {quota:?} at {at}");
                     self.runtime.violate("limits hold", what);
                     break;

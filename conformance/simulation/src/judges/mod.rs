@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lockapi::suite::queue::{Jobs, LimitRow, Name, Sight};
 use rustc_hash::FxHashMap;
 
-use crate::runtime::Time;
+use crate::runtime::{ProgramId, Time};
 use crate::server::CheckIn;
 use meter::{Meter, Moment, Rate};
 
@@ -59,6 +59,10 @@ pub(crate) struct Judges {
     ahead: i64,
     /// How many admissions, deliveries and guarded writes were judged.
     judged: u64,
+    /// Whose statement runs.
+    program: Option<ProgramId>,
+    /// Who got the deliveries of each job.
+    issued: FxHashMap<i64, Vec<ProgramId>>,
     /// Of everything that one alone can hold: the token of the holder that has written last.
     writers: BTreeMap<(&'static str, String), i64>,
 }
@@ -116,6 +120,16 @@ impl Judges {
         if by < 0 {
             self.meters().for_each(Meter::stall);
         }
+    }
+
+    /// What runs next is a statement of a session of this process.
+    pub(crate) fn runs(&mut self, program: ProgramId) {
+        self.program = Some(program);
+    }
+
+    /// Who got the deliveries of a job.
+    pub(crate) fn issued(&self, job: i64) -> Vec<ProgramId> {
+        self.issued.get(&job).cloned().unwrap_or_default()
     }
 
     /// A transaction was committed in which these were checked in: nobody has written after a later holder.
@@ -210,6 +224,13 @@ impl Judges {
                 _ => self.seen(&sight),
             };
             events.add(before, seen, clock);
+            let token = |seen: Seen| seen.delivery.map(|(token, _)| token);
+            if token(seen).is_some() && before.and_then(token) != token(seen) {
+                self.issued
+                    .entry(sight.id)
+                    .or_default()
+                    .extend(self.program);
+            }
             self.count(before, -1);
             self.count(Some(seen), 1);
             self.jobs.insert(sight.id, seen);
@@ -298,12 +319,12 @@ impl Judges {
         clock: i64,
     ) -> Option<Broken> {
         for place in &events.places {
-            self.judged += 1;
             let queue = &self.names[*place].0;
             let most = jobs.queue_limit(queue).and_then(|row| row.running);
             let of_queue = self.jobs.values().filter(|job| job.queue == *place);
             let held = of_queue.filter(|job| job.delivery.is_some_and(|(_, until)| until > clock));
             let held = i64::try_from(held.count()).unwrap_or(i64::MAX);
+            self.judged += u64::from(most.is_some());
             if let Some(most) = most.filter(|most| held > *most) {
                 let what = format!("{held} of {} run, and {most} may", queue.queue);
                 return Some(("no more of a queue run than its limit", what));

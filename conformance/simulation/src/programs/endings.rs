@@ -13,7 +13,7 @@ use super::Context;
 /// As many locks as the tasks of a process use, and a few more.
 pub(super) const MOST_LOCKS: usize = 16;
 /// So long after the faults have stopped nothing fails any more.
-const RECOVERED: Duration = Duration::from_secs(60);
+pub(super) const RECOVERED: Duration = Duration::from_secs(60);
 
 /// A process that has lived through faults, and holds nothing, can have everything.
 pub(super) async fn use_all(context: &Context) {

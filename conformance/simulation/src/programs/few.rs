@@ -58,7 +58,7 @@ async fn push(context: &Context, queue: &dyn lockapi::Queue, own: &Own) {
         let mut pushed = own.pushed.lock().unwrap_or_else(PoisonError::into_inner);
         // Those before it may be replaced.
         for number in pushed.drain(..) {
-            context.history.ack(number);
+            context.history.may_end(number);
         }
         pushed.push(number);
     }
@@ -67,7 +67,7 @@ async fn push(context: &Context, queue: &dyn lockapi::Queue, own: &Own) {
         own.unknown.store(true, Ordering::Relaxed);
     }
     match outcome {
-        Some(Ok(answer)) if answer.how == How::Running => context.history.ack(number),
+        Some(Ok(answer)) if answer.how == How::Running => context.history.may_end(number),
         Some(Ok(_)) => context.history.pushed(number, Ok(())),
         Some(Err(error)) => {
             context.history.failed(&error);
@@ -104,7 +104,7 @@ async fn handle(context: &Context, delivery: Delivery, began: Time) {
         }
         4 => drop(context.outcome(delivery.release()).await),
         _ => {
-            context.history.ack(job);
+            context.history.ack(job, token);
             let asked = (token, asked(context));
             match context.outcome(delivery.ack()).await {
                 Some(Ok(())) => context.history.acked(job, asked, Ok(())),
@@ -138,9 +138,6 @@ async fn audited(context: &Context) -> lockapi::Result<()> {
     }
     // What a process has claimed that ends, is stopped, or is answered too late, it may not have begun.
     let late = [
-        Fault::Kill,
-        Fault::Stop,
-        Fault::Block,
         Fault::Delay,
         Fault::Partition,
         Fault::Step,
@@ -151,7 +148,8 @@ async fn audited(context: &Context) -> lockapi::Result<()> {
     if !late.iter().any(|fault| context.plan.has(*fault)) {
         for letter in &dead {
             let job = letter.payload.parse().unwrap_or_default();
-            context.history.died(job, ATTEMPTS);
+            let unseen = context.server.disturbed_deliveries(letter.id);
+            context.history.died(job, ATTEMPTS, unseen);
         }
     }
     // Of those with one unique key one goes back at a time.

@@ -108,6 +108,10 @@ fn most_held(context: &Context, kind: &str) -> Duration {
         "relay" => Duration::from_millis(30),
         // Longer than it lives unless it is renewed.
         "lease" | "leased mutex" if context.runtime.happens(0.1) => Duration::from_secs(20),
+        // Longer than it may take to learn that a session has ended.
+        "mutex" | "rw_lock" if context.runtime.happens(0.02) && !context.history.is_flawless() => {
+            Duration::from_secs(45)
+        }
         _ => Duration::from_secs(3),
     }
 }
@@ -136,7 +140,7 @@ pub(super) async fn hold<G: Guard>(
             .runtime
             .between(Duration::from_micros(10), most_held(context, kind));
     let writes = context.plan.has_kind("transaction") && kind != "relay";
-    while guard.is_held() && context.runtime.now() < until {
+    while guard.is_held() && context.runtime.now() < until && !context.is_ending() {
         context.rest(Duration::from_millis(500)).await;
         if writes && context.runtime.happens(0.2) {
             let proof = guard.lock().as_ref().and_then(|guard| guard.proof());
@@ -145,7 +149,7 @@ pub(super) async fn hold<G: Guard>(
             }
         }
     }
-    if context.runtime.now() < until {
+    if !guard.is_held() {
         context.history.lost(kind, key);
     }
     if context.coin() {
@@ -412,7 +416,8 @@ pub(super) async fn lock_owner(context: Context) {
                     if error.kind() == lockapi::ErrorKind::Deadlock {
                         context.history.deadlocked(number, key);
                     } else {
-                        context.history.failed(&error);
+                        let had = context.had_lock.load(Ordering::Relaxed);
+                        context.history.not_locked(&error, had);
                     }
                     break;
                 }

@@ -113,8 +113,8 @@ pub(super) async fn finish(context: &Context, job: u64, delivery: Delivery) {
             transactions::complete(context, job, &delivery).await;
         }
         _ => {
-            context.history.ack(job);
             let asked = (delivery.ticket().token, asked(context));
+            context.history.ack(job, asked.0);
             match context.outcome(delivery.ack()).await {
                 Some(Ok(())) => context.history.acked(job, asked, Ok(())),
                 Some(Err(error)) => {
@@ -238,7 +238,7 @@ pub(super) async fn drain(context: &Context, queue: &str, quiet: Duration) {
                     .history
                     .delivered(job, context.program, (token, began), Arc::new(|| false));
             drop(entry);
-            context.history.ack(job);
+            context.history.ack(job, token);
             let asked = (token, asked(context));
             match delivery.ack().await {
                 Ok(()) => context.history.acked(job, asked, Ok(())),

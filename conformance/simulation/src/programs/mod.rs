@@ -211,7 +211,12 @@ pub(crate) fn begin(context: &Context, whole: bool) -> ProgramId {
     program
 }
 
-async fn connected(context: &Context, clock: &DrivenClock) -> Option<Arc<dyn Backend>> {
+/// Connects a process that does all kinds of things, or one that only looks in the end whether all can be had.
+async fn connected(
+    context: &Context,
+    clock: &DrivenClock,
+    whole: bool,
+) -> Option<Arc<dyn Backend>> {
     loop {
         let network = Network {
             runtime: context.runtime.clone(),
@@ -237,6 +242,11 @@ async fn connected(context: &Context, clock: &DrivenClock) -> Option<Arc<dyn Bac
         };
         match connect(network, options, clock).await {
             Ok(backend) => return Some(backend),
+            Err(error) if !whole || context.history.calm_for() > endings::RECOVERED => {
+                let what = format!("connect: {error:?}");
+                context.runtime.violate("all can be had in the end", what);
+                return None;
+            }
             Err(_) if context.is_ending() => return None,
             Err(error) => context.history.failed(&error),
         }
@@ -245,7 +255,7 @@ async fn connected(context: &Context, clock: &DrivenClock) -> Option<Arc<dyn Bac
 }
 
 async fn run(mut context: Context, clock: DrivenClock) {
-    let Some(backend) = connected(&context, &clock).await else {
+    let Some(backend) = connected(&context, &clock, true).await else {
         return;
     };
     context.backend = Some(Arc::clone(&backend));
@@ -274,7 +284,7 @@ async fn run(mut context: Context, clock: DrivenClock) {
 
 /// Whether everything can be had again after the others have ended.
 async fn audit(mut context: Context, clock: DrivenClock) {
-    let Some(backend) = connected(&context, &clock).await else {
+    let Some(backend) = connected(&context, &clock, false).await else {
         return;
     };
     context.backend = Some(Arc::clone(&backend));

@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use lockapi::id::{Id, IdOptions, Layout};
-use lockapi::limit::{Algorithm, Decision, PermitRequest, Policy, Quota};
+use lockapi::limit::{Decision, PermitRequest, Policy, Quota};
 
 use super::{Context, asked};
 
@@ -31,19 +31,21 @@ pub(super) async fn limit(context: Context) {
             let took = decision.is_allowed();
             let interval = Duration::from_nanos(INTERVAL.unsigned_abs());
             context.history.took(&of, call, took, quota, interval);
-            if took && quota.algorithm() == Algorithm::Gcra {
-                permitted(&context, key, &decision);
+            if took {
+                permitted(&context, &of, quota, &decision);
             }
+        } else {
+            context.history.gave_up(&of, call);
         }
         context.rest(Duration::from_millis(200)).await;
     }
 }
 
-fn permitted(context: &Context, key: &str, decision: &Decision) {
+fn permitted(context: &Context, key: &str, quota: Quota, decision: &Decision) {
     if let Some(at) = decision.taken_at() {
         let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let nanos = i64::try_from(since.as_nanos()).unwrap_or_default();
-        context.history.permitted(key, QUOTA, nanos);
+        context.history.permitted(key, quota, nanos);
     }
 }
 
@@ -63,7 +65,7 @@ pub(super) async fn reserve(context: Context) {
                 && verdict.is_allowed()
             {
                 for decision in verdict.decisions() {
-                    permitted(&context, &decision.key().to_string(), decision);
+                    permitted(&context, &decision.key().to_string(), QUOTA, decision);
                 }
             }
         } else {
@@ -89,7 +91,7 @@ pub(super) async fn reserve(context: Context) {
                         if let Some(Ok(())) = context.outcome(reservation.commit(1)).await
                             && decision.is_admitted()
                         {
-                            permitted(&context, &one, &decision);
+                            permitted(&context, &one, QUOTA, &decision);
                         }
                     }
                 }
@@ -153,7 +155,7 @@ pub(super) async fn ids(context: Context) {
 
 /// Limits hold, and have recovered.
 pub(super) async fn audit(context: &Context) {
-    context.history.check_limits(|_| INTERVAL);
+    context.history.check_limits(INTERVAL);
     let limiter = context.backend().rate_limiter(QUOTA).expect("a quota");
     for key in ["a", "b", "c"] {
         match limiter.check(key).await {

@@ -191,7 +191,7 @@ async fn take(context: &Context) {
         let entry = context
             .history
             .delivered(number, context.program, claim, Arc::clone(&held));
-        context.history.ack(number);
+        context.history.ack(number, i64::MAX);
         done.push((number, entry));
     }
     let asked = asked(context);
@@ -214,8 +214,8 @@ fn settled(context: &Context, job: u64, asked: (i64, crate::runtime::Time), end:
 /// Completes a delivery in a transaction; answers how that has ended, or nothing where it was not completed.
 pub(super) async fn complete(context: &Context, job: u64, delivery: &Delivery) -> Option<End> {
     let mut transaction = Transaction::open(context).await?;
-    context.history.ack(job);
     let asked = (delivery.ticket().token, asked(context));
+    context.history.ack(job, asked.0);
     match call(context, delivery.ack_in(&mut transaction.client)).await {
         Some(Ok(())) => {
             let end = transaction.end(context).await;

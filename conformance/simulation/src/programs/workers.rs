@@ -157,12 +157,12 @@ async fn handle(
         3 => Err(Failed::snooze(Duration::from_millis(500))),
         4 => {
             // The server may still have it when this process takes it for lost.
-            context.history.ack(job);
+            context.history.ack(job, token);
             cx.lost().await;
             Ok(())
         }
         _ => {
-            context.history.ack(job);
+            context.history.ack(job, token);
             Ok(())
         }
     }

@@ -177,9 +177,14 @@ impl Runtime {
 
     /// A time between two others, short ones as likely as long ones.
     pub(crate) fn between(&self, least: Duration, most: Duration) -> Duration {
-        let (least, most) = (least.as_secs_f64().max(1e-6), most.as_secs_f64().max(1e-6));
-        let drawn = self.draw(Rng::f64);
-        Duration::from_secs_f64(least * (most / least).powf(drawn))
+        // In whole numbers: powers of fractions differ between machines.
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1000);
+        let (least, most) = (nanos(least), nanos(most).max(nanos(least)));
+        let drawn = self.draw(|random| {
+            let from = least << random.u32(0..=(most / least).ilog2());
+            random.u64(from..=from.saturating_mul(2).min(most))
+        });
+        Duration::from_nanos(drawn)
     }
 
     /// Notes that a promise was broken. The first one counts.
@@ -238,6 +243,8 @@ impl Runtime {
             numbers,
             alive: true,
             parked: Vec::new(),
+            disturbed: false,
+            session_ended: None,
         });
         (ProgramId(state.programs.len() - 1), clock)
     }
@@ -247,6 +254,23 @@ impl Runtime {
         let state = self.shared.lock();
         let program = &state.programs[program.0];
         program.alive && !program.stopped
+    }
+
+    /// Whether it was stopped, blocked or killed at any time.
+    pub(crate) fn was_disturbed(&self, program: ProgramId) -> bool {
+        self.shared.lock().programs[program.0].disturbed
+    }
+
+    /// A session of a process has ended, or its connection has.
+    pub(crate) fn session_ended(&self, program: ProgramId) {
+        let mut state = self.shared.lock();
+        state.programs[program.0].session_ended = Some(state.now);
+    }
+
+    /// Whether a session of a process has ended since then.
+    pub(crate) fn has_lost_session(&self, program: ProgramId, since: Time) -> bool {
+        let ended = self.shared.lock().programs[program.0].session_ended;
+        ended.is_some_and(|at| at >= since)
     }
 
     /// Whether the process has not ended.
@@ -260,6 +284,7 @@ impl Runtime {
         let now = state.now;
         let one = &mut state.programs[program.0];
         one.stopped = stopped;
+        one.disturbed |= stopped;
         if !stopped {
             // Its tasks may run before its timers.
             one.clock.set(one.local(now));
@@ -275,6 +300,7 @@ impl Runtime {
         let mut state = self.shared.lock();
         let one = &mut state.programs[program.0];
         one.blocked = blocked;
+        one.disturbed |= blocked;
         let parked = std::mem::take(&mut one.parked);
         drop(state);
         let mut ready = self.shared.ready();
@@ -301,6 +327,7 @@ impl Runtime {
     pub(crate) fn kill(&self, program: ProgramId) {
         let mut state = self.shared.lock();
         state.programs[program.0].alive = false;
+        state.programs[program.0].disturbed = true;
         let tasks: Vec<_> = state
             .tasks
             .iter_mut()

@@ -11,6 +11,7 @@ use super::Time;
 pub(crate) struct ProgramId(pub(crate) usize);
 
 /// A program: a process with a clock of its own.
+#[expect(clippy::struct_excessive_bools, reason = "each is of its own")]
 pub(super) struct Program {
     pub(super) clock: DrivenClock,
     /// How much faster its clock runs, in parts of a million.
@@ -23,6 +24,10 @@ pub(super) struct Program {
     pub(super) alive: bool,
     /// Its tasks that became ready while it was stopped or blocked.
     pub(super) parked: Vec<u64>,
+    /// Whether it was stopped, blocked or killed at any time.
+    pub(super) disturbed: bool,
+    /// When a session of it has ended last.
+    pub(super) session_ended: Option<Time>,
 }
 
 impl Program {

@@ -318,6 +318,7 @@ impl Server {
         let next = state.block_next.take_if(|(of, _)| *of == program);
         drop(state);
         if let Some((_, time)) = next.filter(|_| self.is_chaotic()) {
+            self.note(Fault::Block);
             self.runtime.block(program, true);
             self.runtime.after(time, move |runtime| {
                 if runtime.is_alive(program) {
@@ -344,6 +345,15 @@ impl Server {
             it.notifications = None;
         }
         true
+    }
+
+    /// How many deliveries of a job processes got that were disturbed, and may not have begun them.
+    pub(crate) fn disturbed_deliveries(&self, job: i64) -> u64 {
+        let programs = self.lock().judges.issued(job);
+        let disturbed = programs
+            .into_iter()
+            .filter(|it| self.runtime.was_disturbed(*it));
+        disturbed.count() as u64
     }
 
     /// The jobs that have not ended, and the time of the server.

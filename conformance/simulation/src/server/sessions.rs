@@ -254,6 +254,7 @@ impl Server {
         *calls += 1;
         let jobs = model.state().jobs();
         let call = (statement.request.name(), statement.turn.as_ref());
+        judges.runs(it.program);
         if let Err((promise, what)) = judges.ran(jobs, call, (now, at)) {
             self.runtime.violate(promise, what);
         }
@@ -367,6 +368,7 @@ impl Server {
         let Some(it) = state.sessions.get_mut(&session) else {
             return;
         };
+        self.runtime.session_ended(it.program);
         // What was sent before arrives before.
         let at = it.next_arrival.max(now + found);
         it.notifications = None;
@@ -393,6 +395,7 @@ impl Server {
         let Some(mut it) = state.sessions.remove(&session) else {
             return;
         };
+        self.runtime.session_ended(it.program);
         state.model.end_session(session);
         drop(state);
         if let Some(running) = it.running.take()
