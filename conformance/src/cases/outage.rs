@@ -1,12 +1,15 @@
 //! Full pools, servers that are away, and limits.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockapi::BackendOptions;
 use lockapi::ErrorKind;
 use lockapi::lease::LeaseOptions;
+use lockapi::limit::{PermitRequest, Quota};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use crate::context::{Context, MINUTE};
 use crate::face::off_runtime;
@@ -20,6 +23,7 @@ register! { "outage":
     L07 lease_is_kept_over_a_short_outage @ Own;
     L06 lease_is_lost_locally_in_a_long_outage @ Own;
     V10 silent_server_is_given_up_and_comes_back @ Own;
+    V10 callers_in_line_are_refused_together @ Own;
     V10 silent_server_blocks_no_thread_of_the_program @ Own [Futures];
     L06 lease_is_lost_locally_while_the_server_is_silent @ Own;
     M16 ten_thousand_locks_use_one_connection @ Own [OwnConnections];
@@ -188,6 +192,41 @@ async fn silent_server_blocks_no_thread_of_the_program(cx: Context) {
     cx.set_silent(false).await;
     assert!(longest > Duration::ZERO, "the server was not silent");
     assert!(longest < Duration::from_secs(1), "blocked for {longest:?}");
+}
+
+/// One after the other they would take minutes.
+async fn callers_in_line_are_refused_together(cx: Context) {
+    const CALLERS: usize = 600;
+    let (backend, other) = (cx.backend().await, cx.backend().await);
+    let options = LeaseOptions::new(MINUTE);
+    let held = other.lease("job", options.clone()).unwrap();
+    let held = held.acquire().await.unwrap();
+    let lease = backend.lease("job", options).unwrap();
+    let limiter = backend.rate_limiter(Quota::per_second(10)).unwrap();
+    let permits = limiter
+        .permits(&PermitRequest::new("door").cost(5))
+        .unwrap();
+    let mut waiting = JoinSet::new();
+    for _ in 0..CALLERS {
+        let lease = Arc::clone(&lease);
+        waiting.spawn(async move { lease.acquire().await.map(drop) });
+    }
+    assert!(lease.try_acquire().await.unwrap().is_none());
+    cx.set_reachable(false).await;
+    for _ in 0..CALLERS {
+        let permits = Arc::clone(&permits);
+        waiting.spawn(async move { permits.take().await.map(drop) });
+    }
+    let refused = soon("all are refused", waiting.join_all()).await;
+    for outcome in refused {
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+    cx.set_reachable(true).await;
+    eventually("permits are there again", async || {
+        permits.take().await.is_ok()
+    })
+    .await;
+    drop(held);
 }
 
 async fn silent_server_is_given_up_and_comes_back(cx: Context) {

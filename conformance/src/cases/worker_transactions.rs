@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockapi::Queue;
 use lockapi::queue::{self, Claim, Delivery, Job};
 use lockapi::table::TableMode;
 use lockapi::worker::{Failed, Summary, Worker, WorkerOptions};
+use lockapi::{ErrorKind, Queue};
 
 use super::worker::{Begun, Gate, Runs, push, run, summary};
 use crate::context::{Context, MINUTE};
@@ -32,6 +32,7 @@ register! { "worker_transactions":
     Q10 rollback_and_cancellation_is_lost [Transactions];
     Q10 rollback_and_dead_letter_is_lost [Transactions];
     Q10 rollback_and_kept_completion_by_another_is_lost [Transactions];
+    Q10 refused_acknowledgement_of_what_another_has_completed_is_lost [Transactions];
 }
 
 /// What became of a scene.
@@ -291,6 +292,21 @@ async fn rollback_and_dead_letter_is_lost(cx: Context) {
     scene.acknowledge().await.rollback().await;
     let other = taken_over(&scene).await;
     other.reject("never").await.unwrap();
+    scene.answer(Ok(()));
+    assert_eq!(scene.end().await, lost());
+}
+
+async fn refused_acknowledgement_of_what_another_has_completed_is_lost(cx: Context) {
+    let mut scene = Scene::new(cx, WorkerOptions::default(), false).await;
+    scene.cx.elapse(MINUTE).await;
+    let claim = Claim::new(1).wait(MINUTE);
+    let mut other = scene.cx.queue().await.claim(&claim).await.unwrap();
+    other.remove(0).ack().await.unwrap();
+    let mut tx = scene.cx.begin().await.unwrap();
+    let delivery = scene.begun.as_ref().unwrap().job.delivery();
+    let refused = tx.ack_in(delivery).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Lost);
+    tx.rollback().await;
     scene.answer(Ok(()));
     assert_eq!(scene.end().await, lost());
 }

@@ -78,7 +78,13 @@ fn acts() -> Vec<(&'static str, Act)> {
                 topic: 1,
             }),
         ),
-        ("a task that is not there", act(RemoveTask(task("gone")))),
+        (
+            "a task that is not there",
+            act(RemoveTask {
+                task: task("gone"),
+                again: false,
+            }),
+        ),
         (
             "a group without a limit of its own",
             act(SetGroupLimit {

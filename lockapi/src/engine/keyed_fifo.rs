@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use tokio::sync::Semaphore;
 
 use crate::engine::contained;
+use crate::error::{Error, Result};
 use crate::sync::{Mutex, MutexGuard};
 
 /// The queues that are not empty.
@@ -22,6 +23,12 @@ struct Queue {
     /// Its holder is the first.
     first: Arc<Semaphore>,
     length: usize,
+    /// How many have joined it.
+    joined: u64,
+    /// How many had when the first made its latest attempt.
+    asked: u64,
+    /// The error of an attempt, and how many had joined when that was made.
+    refused: Option<(u64, Error)>,
 }
 
 /// A position in a queue, until this is dropped.
@@ -29,6 +36,7 @@ pub(crate) struct Position<'a, K: Eq + Hash> {
     fifo: &'a KeyedFifo<K>,
     key: K,
     first: Arc<Semaphore>,
+    number: u64,
 }
 
 impl<K> Default for KeyedFifo<K> {
@@ -62,13 +70,18 @@ impl<K: Clone + Eq + Hash> KeyedFifo<K> {
         let queue = state.queues.entry(key.clone()).or_insert_with(|| Queue {
             first: Arc::new(Semaphore::new(1)),
             length: 0,
+            joined: 0,
+            asked: 0,
+            refused: None,
         });
         queue.length += 1;
-        let first = Arc::clone(&queue.first);
+        queue.joined += 1;
+        let (first, number) = (Arc::clone(&queue.first), queue.joined);
         Position {
             fifo: self,
             key,
             first,
+            number,
         }
     }
 }
@@ -85,6 +98,38 @@ impl<K: Eq + Hash> Position<'_, K> {
         // It is never closed: that would let everybody in at once.
         let _first = contained(self.first.acquire()).await;
         work.await
+    }
+}
+
+impl<K: Eq + Hash> Position<'_, K> {
+    /// The same with work that makes attempts: who joined before one was made that was [refused](Self::refused) has waited
+    /// for its answer, and does not work.
+    pub(crate) async fn first_unless_refused<T>(
+        &self,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let work = async {
+            let refused = self.queue(|queue| queue.refused.clone());
+            match refused.flatten() {
+                Some((joined, error)) if joined >= self.number => Err(error),
+                _ => work.await,
+            }
+        };
+        self.first(work).await
+    }
+
+    /// An attempt is made now.
+    pub(crate) fn attempts(&self) {
+        self.queue(|queue| queue.asked = queue.joined);
+    }
+
+    /// It has failed, as it would have for any other.
+    pub(crate) fn refused(&self, error: &Error) {
+        self.queue(|queue| queue.refused = Some((queue.asked, error.clone())));
+    }
+
+    fn queue<T>(&self, work: impl FnOnce(&mut Queue) -> T) -> Option<T> {
+        self.fifo.lock().queues.get_mut(&self.key).map(work)
     }
 }
 
@@ -121,6 +166,39 @@ mod tests {
         drop((one, two));
         assert!(fifo.is_empty(&"a") && !fifo.is_empty(&"b"));
         assert!(fifo.try_join("c", 2).is_some());
+    }
+}
+
+#[cfg(test)]
+mod refusals {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn who_joined_before_an_attempt_that_was_refused_makes_none() {
+        let fifo = KeyedFifo::default();
+        let gone = || Error::new(ErrorKind::Unavailable, "acquire", "gone");
+        let (one, two) = (fifo.join("a"), fifo.join("a"));
+        let late = async {
+            one.attempts();
+            // Comes while the attempt is under way.
+            let late = fifo.join("a");
+            one.refused(&gone());
+            Ok::<_, Error>(late)
+        };
+        let late = one.first_unless_refused(late).now_or_never().unwrap();
+        let late = late.unwrap();
+        let work = || async { Ok::<_, Error>(()) };
+        let two = two.first_unless_refused(work()).now_or_never().unwrap();
+        assert_eq!(two.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert!(
+            late.first_unless_refused(work())
+                .now_or_never()
+                .unwrap()
+                .is_ok()
+        );
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::Core;
 use super::batcher::ended;
 use super::contention::ContentionCounter;
+use super::keyed_fifo::Position;
 use super::leases::{AcquireRequest, Claim, Granted, Refused, RequestedSlots};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::{Fence, Proof};
@@ -25,6 +26,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// How often a grant may come too late before a waiting caller gets an error.
 const TRIES: u32 = 3;
+
+/// Where somebody waits for slots.
+type Place<'a> = Position<'a, (Arc<str>, i64)>;
 
 /// A handle on the slots of a key.
 pub(super) struct Slots(Arc<Handle>);
@@ -132,7 +136,7 @@ impl Slots {
         what: RequestedSlots,
     ) -> Result<Option<Box<dyn LeaseGuard>>> {
         let since = Stamp::take(&self.0.core.connections.timer);
-        let attempt = self.attempt(operation, what, 1).await?;
+        let attempt = self.attempt(operation, what, 1, None).await?;
         if attempt.is_err() {
             self.0.contention.refused(&self.0.key);
         }
@@ -149,14 +153,15 @@ impl Slots {
         let waiting = &self.0.core.leases.waiting;
         let place = (Arc::clone(&self.0.text), first(what));
         if waiting.is_empty(&place)
-            && let Ok(claim) = self.attempt(operation, what, TRIES).await?
+            && let Ok(claim) = self.attempt(operation, what, TRIES, None).await?
         {
             return Ok(self.guard(claim, what, since));
         }
         let timer = &self.0.core.connections.timer;
         let joined = timer.now();
         let place = waiting.join(place);
-        let guard = place.first(self.wait(operation, what, since)).await?;
+        let waiting = Box::pin(self.wait(operation, what, since, &place));
+        let guard = place.first_unless_refused(waiting).await?;
         let waited = timer.now().saturating_sub(joined);
         self.0.contention.waited(&self.0.key, waited, false);
         Ok(guard)
@@ -205,6 +210,7 @@ impl Slots {
         operation: &'static str,
         what: RequestedSlots,
         mut tries: u32,
+        place: Option<&Place<'_>>,
     ) -> Attempt {
         let Handle {
             core,
@@ -220,6 +226,9 @@ impl Slots {
             core.renewals_ready.store(true, Ordering::Relaxed);
         }
         loop {
+            if let Some(place) = place {
+                place.attempts();
+            }
             let (sender, answer) = oneshot::channel();
             let request = AcquireRequest {
                 namespace: Arc::clone(&core.namespace),
@@ -232,7 +241,15 @@ impl Slots {
                 drop(sender.send(outcome));
             });
             let outcome = answer.await.unwrap_or_else(|_| Err(ended(operation)));
-            match outcome.map_err(|error| error.during(operation).on(key))? {
+            let outcome = outcome.map_err(|error| error.during(operation).on(key));
+            if let Err(error) = &outcome
+                && error.kind() == ErrorKind::Unavailable
+                && let Some(place) = place
+            {
+                // Those in line would hear it as well, one after the other.
+                place.refused(error);
+            }
+            match outcome? {
                 Err(Refused { late: true, .. }) if tries == 1 => {
                     let message = "each answer of the server took longer than the ttl, so the grant was released; set a longer ttl, or try again";
                     return Err(Error::new(ErrorKind::Unavailable, operation, message).on(key));
@@ -254,13 +271,14 @@ impl Slots {
         operation: &'static str,
         what: RequestedSlots,
         since: Stamp,
+        place: &Place<'_>,
     ) -> Result<Box<dyn LeaseGuard>> {
         let core = &self.0.core;
         let mut pause = SHORTEST_PAUSE;
         loop {
             // Registered before the attempt, so a release in between is not missed.
             let released = core.leases.bucket(&self.0.text).notified();
-            let left = match self.attempt(operation, what, TRIES).await? {
+            let left = match self.attempt(operation, what, TRIES, Some(place)).await? {
                 Ok(claim) => return Ok(self.guard(claim, what, since)),
                 Err(refused) => refused.held_for,
             };

@@ -150,13 +150,15 @@ impl Ids {
         Some(worker.floor)
     }
 
-    pub(crate) fn release(&mut self, now: i64, want: &ReleaseWorker) -> bool {
+    pub(crate) fn release(&mut self, now: i64, begun_at: i64, want: &ReleaseWorker) -> bool {
         let worker = self.worker(&want.namespace, &want.name, want.worker, want.token);
         let Some(worker) = worker else {
             return false;
         };
         worker.token = 0;
-        worker.floor = worker.floor.min(want.floor);
+        if worker.renewed_at >= begun_at {
+            worker.floor = worker.floor.min(want.floor);
+        }
         worker.expires_at = worker.expires_at.min(now);
         true
     }

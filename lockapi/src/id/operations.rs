@@ -283,8 +283,10 @@ impl Operation for ReleaseWorker {
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
-        let now = model.now;
-        Some(flag_rows(batch, |one| model.ids.release(now, one)))
+        let (now, begun_at) = (model.now, model.epoch().begun_at);
+        Some(flag_rows(batch, |one| {
+            model.ids.release(now, begun_at, one)
+        }))
     }
 }
 

@@ -1,8 +1,9 @@
 -- Releases worker numbers.
 --
 -- Promises: only the claim with this token ends. Its successor starts at the time in the request, below which
--- all ids of the claim are, or at the floor if that is earlier.
--- Index: the primary key of id_worker; no indexed column changes, so the update is HOT.
+-- all ids of the claim are, or at the floor if that is earlier. In an epoch in which it was not renewed it starts at the
+-- floor: another may have had the number, and made later ids, without the server's knowledge.
+-- Index: the primary keys of id_worker and epoch; no indexed column changes, so the update is HOT.
 -- Race: as in renew.sql. The token is removed, so that a renewal that comes later finds nothing.
 WITH want AS MATERIALIZED (
     SELECT w.*
@@ -11,7 +12,8 @@ WITH want AS MATERIALIZED (
 ), released AS (
     UPDATE lockapi.id_worker AS l
        SET token = 0,
-           floor = least(l.floor, w.floor),
+           floor = CASE WHEN l.renewed_at < (SELECT e.begun_at FROM lockapi.epoch AS e WHERE e.one)
+                        THEN l.floor ELSE least(l.floor, w.floor) END,
            expires_at = least(l.expires_at, pg_catalog.clock_timestamp())
       FROM want AS w
      WHERE l.namespace = w.namespace AND l.name = w.name AND l.worker = w.worker AND l.token = w.token

@@ -198,7 +198,8 @@ impl Idempotency {
         self.begin_with(key, request, None).await
     }
 
-    /// As [`begin`](Self::begin), and waits for at most `timeout` while the same request is being executed.
+    /// As [`begin`](Self::begin), and waits for at most `timeout` while the same request is being executed. The statements with
+    /// which it looks for an answer, one in half a second, take their time in addition.
     ///
     /// # Errors
     /// As for [`begin`](Self::begin).

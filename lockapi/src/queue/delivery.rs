@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -37,6 +37,8 @@ pub struct Delivery {
     acked_in: AtomicBool,
     /// Whether a transaction was asked to complete the job: nothing else does.
     asked_in: AtomicBool,
+    /// How many completions in transactions have an outcome that is not known.
+    unknown_in: AtomicU32,
     /// What is stored when it is completed.
     result: Mutex<Option<ResultValue>>,
     /// When the attempt began and ended, by the clock of the queue, in microseconds; 0: not yet.
@@ -60,6 +62,7 @@ impl Delivery {
             dropped: Outcome::Abandon,
             acked_in: AtomicBool::new(false),
             asked_in: AtomicBool::new(false),
+            unknown_in: AtomicU32::new(0),
             result: Mutex::new(None),
             began,
             ended: AtomicU64::new(0),
@@ -369,7 +372,18 @@ impl Delivery {
     }
 
     pub(super) fn asked_in_transaction(&self) {
+        self.unknown_in.fetch_add(1, Ordering::AcqRel);
         self.asked_in.store(true, Ordering::Release);
+    }
+
+    /// The transaction does not complete the job.
+    pub(super) fn refused_in_transaction(&self) {
+        self.unknown_in.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether a transaction completes the job if it commits, as far as is known.
+    pub(crate) fn may_be_completed(&self) -> bool {
+        self.is_acked_in_transaction() || self.unknown_in.load(Ordering::Acquire) > 0
     }
 
     /// Whether a transaction completes the job, or has failed to.

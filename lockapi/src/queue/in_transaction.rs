@@ -190,8 +190,17 @@ async fn ack(mut connection: CallerConnection<'_>, delivery: &Delivery) -> Resul
             delivery.acked_in_transaction();
             Ok(())
         }
-        Ok(_) => Err(lost()),
-        Err(failure) => Err(failure.error(OPERATION).on(about())),
+        Ok(_) => {
+            delivery.refused_in_transaction();
+            Err(lost())
+        }
+        Err(failure) => {
+            let error = failure.error(OPERATION).on(about());
+            if error.kind() != ErrorKind::Indeterminate {
+                delivery.refused_in_transaction();
+            }
+            Err(error)
+        }
     }
 }
 

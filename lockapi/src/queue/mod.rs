@@ -252,7 +252,8 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// # Guarantees
     /// When it returns a complete [`Drained`], no job of the queue runs, and none begins to run before somebody resumes the
     /// queue or the time of the pause has passed. Transactions that might have claimed before the pause are
-    /// waited for, for [`BackendOptions::timeout`](crate::BackendOptions::timeout) at most.
+    /// waited for, for [`BackendOptions::timeout`](crate::BackendOptions::timeout) at most. A transaction in REPEATABLE READ or
+    /// stricter that began before it sees the queue as it was, and may still take jobs of it.
     ///
     /// # Cancel safety
     /// When dropped, the queue may be paused or not, and stays so.

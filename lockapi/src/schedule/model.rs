@@ -94,7 +94,10 @@ impl Schedules {
         (true, true)
     }
 
-    pub(crate) fn remove(&mut self, name: &TaskName) -> bool {
+    pub(crate) fn remove(&mut self, name: &TaskName, again: bool) -> bool {
+        if again && self.tasks.contains_key(name) {
+            return false;
+        }
         for ((_, _), run) in self.runs.iter_mut().filter(|((task, _), _)| task == name) {
             if std::mem::take(&mut run.held) {
                 run.error = "the task was removed";

@@ -98,7 +98,8 @@ impl Settling {
 
     /// Settles what its handler has acknowledged in a transaction of its own, once that has ended.
     /// Committed, the job is done whatever the handler answered; rolled back, it is not, and what the
-    /// handler answered counts; but `rolled_back` in place of its having done the job.
+    /// handler answered counts; but `rolled_back` in place of its having done the job. A delivery that was lost is
+    /// settled by nobody: it has ended with its lease, as an attempt.
     ///
     /// Answers nothing where the worker had to stop before it knew.
     pub(super) async fn confirm(
@@ -114,6 +115,13 @@ impl Settling {
         let outcome = failed.outcome();
         loop {
             match self.delivery_state().await {
+                // Whoever has it ended, it was not this transaction.
+                Ok(DeliveryState::Ended) if !self.delivery.may_be_completed() => {
+                    return Some((Ending::Lost, Settlement::Lost));
+                }
+                Ok(DeliveryState::Current) if ending == Ending::Lost => {
+                    return Some((Ending::Lost, Settlement::Lost));
+                }
                 Ok(DeliveryState::Done | DeliveryState::Ended) => {
                     let settlement = Settlement::Settled(Settled::Done);
                     return Some((ending.committed(), settlement));

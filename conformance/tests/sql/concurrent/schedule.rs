@@ -128,7 +128,10 @@ fn switch_off(version: i64) -> Step {
 
 pub(super) fn remove() -> Step {
     step(
-        |side| vec![RemoveTask(task(side))],
+        |side| {
+            let task = task(side);
+            vec![RemoveTask { task, again: false }]
+        },
         |_, found| format!("removed {found}"),
     )
 }

@@ -304,7 +304,7 @@ fn scenarios_of_schedules() -> Vec<Scenario> {
             "'{ns}', 'work', 't1', 0, 1000000, 0, 0, 0, 2, 20, 2, '', '', 'job', '1', '{1}'",
         ),
         engine(schedule::SwitchTask::STATEMENT, "'{ns}', 'work', 't1', false, 0, 1, '{1}'"),
-        engine(schedule::RemoveTask::STATEMENT, "'{ns}', 'work', 't1'"),
+        engine(schedule::RemoveTask::STATEMENT, "'{ns}', 'work', 't1', false"),
         engine(schedule::ReadTasks::STATEMENT, "'{ns}', 'work', '', '', 10"),
         engine(schedule::ReadRuns::STATEMENT, "'{ns}', 'work', 't1', {due} + 1000000, 10"),
         engine(schedule::SweepRuns::STATEMENT, "'{ns}', 'work', 1000000, 10"),

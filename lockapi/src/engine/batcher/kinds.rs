@@ -45,6 +45,15 @@ struct Kind {
     isolated: usize,
 }
 
+/// How a statement has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Answered,
+    /// The server took longer for it than it may.
+    TimedOut,
+    Failed,
+}
+
 impl Default for Kinds {
     fn default() -> Self {
         Self {
@@ -124,13 +133,13 @@ impl Kinds {
         kind.backlog.draw(kind.room)
     }
 
-    /// Takes note of a statement that took so long, if it was answered, and takes back what it left.
+    /// Takes note of a statement that took so long and ended so, and takes back what it left.
     pub(super) fn served(
         &mut self,
         at: usize,
         left: usize,
         took: Duration,
-        answered: bool,
+        end: End,
         batch: &mut Requests,
     ) {
         // Requests that release something go first.
@@ -150,8 +159,11 @@ impl Kinds {
         kind.shared = kind.shared.saturating_sub(1);
         // What hung once is not held against it for long.
         kind.used += took.min(SLICE * 10);
-        if !answered {
-            // How much it carried has nothing to do with that.
+        if end != End::Answered {
+            // How much it carried has nothing to do with a lock or a connection.
+            if end == End::TimedOut {
+                kind.room = MIN_WEIGHT.max(kind.room / 2);
+            }
             return kind.backlog.put_back(batch);
         }
         kind.fixed = match kind.fixed {
@@ -181,10 +193,16 @@ impl Kinds {
         self.all.iter().map(|kind| kind.backlog.len()).collect()
     }
 
-    /// Takes out the first ones of each kind, so many at most.
-    pub(super) fn take_first(&mut self, many: &[usize]) -> Vec<Box<dyn AnyRequest>> {
+    /// Takes out the first ones of each kind, so many at most; with a class, those of kinds that have no more time.
+    pub(super) fn take_first(
+        &mut self,
+        many: &[usize],
+        class: Option<u32>,
+    ) -> Vec<Box<dyn AnyRequest>> {
         let kinds = self.all.iter_mut().zip(many);
+        let is_in = |of: u32| class.is_none_or(|class| of > 0 && of <= class);
         kinds
+            .filter(|(kind, _)| is_in(kind.id.0))
             .flat_map(|(kind, many)| kind.backlog.take_first(*many))
             .collect()
     }
@@ -209,7 +227,7 @@ mod tests {
     use super::*;
     use crate::driver::Operation;
     use crate::error::{ErrorKind, Result};
-    use crate::lease::{Peek, Release};
+    use crate::lease::{Peek, Release, Renew};
     use crate::limit::{Charge, ChargeLine, Quota, RawDecision, ReadLevel};
 
     const MS: Duration = Duration::from_millis(1);
@@ -276,7 +294,13 @@ mod tests {
         for kind in &turns {
             let mut drawn = kinds.draw(*kind);
             answer(&mut drawn.batch);
-            kinds.served(*kind, drawn.left, took(*kind), true, &mut drawn.batch);
+            kinds.served(
+                *kind,
+                drawn.left,
+                took(*kind),
+                End::Answered,
+                &mut drawn.batch,
+            );
         }
         turns
     }
@@ -303,6 +327,46 @@ mod tests {
     }
 
     #[test]
+    fn a_statement_that_took_too_long_carries_less_the_next_time() {
+        let mut kinds = Kinds::default();
+        let _answers: Vec<_> = (0..FIRST_WEIGHT * 4)
+            .map(|_| add(&mut kinds, peek()))
+            .collect();
+        let mut sent = |end| {
+            let mut drawn = kinds.draw(0);
+            let many = drawn.batch.callers();
+            answer(&mut drawn.batch);
+            kinds.served(0, drawn.left, MS, end, &mut drawn.batch);
+            many
+        };
+        let sent = [sent(End::Failed), sent(End::TimedOut), sent(End::Answered)];
+        assert_eq!(sent, [FIRST_WEIGHT, FIRST_WEIGHT, FIRST_WEIGHT / 2]);
+    }
+
+    #[test]
+    fn whoever_has_more_time_is_not_refused_with_those_who_have_less() {
+        let mut kinds = Kinds::default();
+        let renew = |ttl| Renew {
+            namespace: String::new(),
+            key: "job".to_owned(),
+            slots: [0].into(),
+            fence: 1,
+            ttl,
+        };
+        let renewals = [100_000, 60_000_000].map(|ttl| add(&mut kinds, renew(ttl)));
+        let peeked = add(&mut kinds, peek());
+        let lengths = kinds.lengths();
+        let class = kinds.all[0].id.0;
+        for request in kinds.take_first(&lengths, Some(class)) {
+            request.refuse(&|name| Error::new(ErrorKind::Unavailable, name, "gone"));
+        }
+        let refused = renewals.map(|one| one.try_recv().is_ok());
+        assert_eq!(refused, [true, false]);
+        assert!(peeked.try_recv().is_err());
+        assert_eq!(kinds.take_first(&lengths, None).len(), 2);
+    }
+
+    #[test]
     fn statements_are_small_while_others_share_the_connection() {
         let mut kinds = Kinds::default();
         let drawn = |kinds: &mut Kinds| {
@@ -310,7 +374,7 @@ mod tests {
             let many = sent::<Peek>(&mut drawn).requests.len();
             answer(&mut drawn.batch);
             let took = MS / 5 + MS / 500 * u32::try_from(many).unwrap();
-            kinds.served(0, drawn.left, took, true, &mut drawn.batch);
+            kinds.served(0, drawn.left, took, End::Answered, &mut drawn.batch);
             many
         };
         let _answer = add(&mut kinds, peek());
@@ -321,7 +385,7 @@ mod tests {
         let _answer = add(&mut kinds, look());
         let mut other = kinds.draw(1);
         answer(&mut other.batch);
-        kinds.served(1, other.left, MS / 5, true, &mut other.batch);
+        kinds.served(1, other.left, MS / 5, End::Answered, &mut other.batch);
         let shared: Vec<_> = (0..64).map(|_| drawn(&mut kinds)).collect();
         assert!(
             shared[4..].iter().all(|many| (128..=256).contains(many)),
@@ -392,7 +456,7 @@ mod tests {
             let mut drawn = kinds.draw(0);
             let many = sent::<Peek>(&mut drawn).requests.len();
             answer(&mut drawn.batch);
-            kinds.served(0, drawn.left, took, true, &mut drawn.batch);
+            kinds.served(0, drawn.left, took, End::Answered, &mut drawn.batch);
             many
         };
         // The way there and back is not its fault.
@@ -450,7 +514,7 @@ mod tests {
         drop(batch);
         // What is asked again comes before what came meanwhile, and is joined by nobody.
         let _later = add(&mut kinds, charge(&["later"]));
-        kinds.served(0, drawn.left, MS, true, &mut drawn.batch);
+        kinds.served(0, drawn.left, MS, End::Answered, &mut drawn.batch);
         let _like = add(&mut kinds, charge(&["later"]));
         let mut drawn = kinds.draw(0);
         // As after it was tried apart.

@@ -32,7 +32,7 @@ use batch::Requests;
 use caller::Waiting;
 pub(crate) use caller::{Answer, Caller, Callers, Repeated, Reply};
 use isolation::Isolation;
-use kinds::Kinds;
+use kinds::{End, Kinds};
 use outbox::Outbox;
 pub(crate) use request::{ALONE, Queued};
 use request::{AnyRequest, Pending};
@@ -264,14 +264,18 @@ impl Batcher {
                 let served = outbox.beside(served).await;
                 outbox.make_due(kind);
                 let now = timer.now();
-                let answered = served.is_ok();
+                let end = match &served {
+                    Ok(()) => End::Answered,
+                    Err(failure) if failure.sqlstate.as_deref() == Some("57014") => End::TimedOut,
+                    Err(_) => End::Failed,
+                };
                 if let Err(failure) = served {
                     isolation.failed(&mut batch, &failure, now);
                 }
                 let mut state = self.lock();
                 let took = now.saturating_sub(began);
                 let left = drawn.left;
-                state.kinds.served(kind, left, took, answered, &mut batch);
+                state.kinds.served(kind, left, took, end, &mut batch);
             }
             // One statement a round: others have their turn in between.
             if let Some(mut group) = isolation.due(timer.now(), idle) {
@@ -298,7 +302,8 @@ impl Batcher {
     ///
     /// A request that met a broken connection gets a second try, if it may be repeated; one that met
     /// with another in a deadlock gets several. Where no connection can be opened, all that waited when it was begun have
-    /// waited for it, and are refused together.
+    /// waited for it, and are refused together; where the time of the batch is up before that is known, those that had no
+    /// more.
     async fn serve(
         &self,
         connection: &mut Option<OpenConnection>,
@@ -319,8 +324,12 @@ impl Batcher {
                 // Who has no limit of its own has the time that opening a connection takes.
                 None => batch.limit(),
             };
-            let mut opened = connection.is_some();
-            if !opened {
+            let mut opening = if connection.is_some() {
+                Opening::Open
+            } else {
+                Opening::UnderWay
+            };
+            if opening != Opening::Open {
                 let mut state = self.lock();
                 state.waiting = state.kinds.lengths();
             }
@@ -330,9 +339,12 @@ impl Batcher {
                     open.prepare(lock_timeout, !batch.are_repeatable()).await?;
                     open
                 } else {
-                    let open = self.connections.open(watch, lock_timeout).await?;
-                    opened = true;
-                    connection.insert(open)
+                    let open = self.connections.open(watch, lock_timeout).await;
+                    opening = match open {
+                        Ok(_) => Opening::Open,
+                        Err(_) => Opening::Failed,
+                    };
+                    connection.insert(open?)
                 };
                 open.repeated = repeated;
                 batch.serve(open).await
@@ -344,9 +356,12 @@ impl Batcher {
             let Err(mut failure) = outcome else {
                 return Ok(());
             };
-            if !opened {
+            if opening != Opening::Open {
                 failure = failure.undone();
-                self.refuse_waiting(&failure);
+                // What had no more time than this has waited as long; others may still connect.
+                let class = batch.kind().map_or(0, |(class, _)| class);
+                let class = Some(class).filter(|_| opening == Opening::UnderWay);
+                self.refuse_waiting(&failure, class);
             }
             if failure.broken
                 && let Some(broken) = connection.take()
@@ -375,18 +390,18 @@ impl Batcher {
             // What took too long once would do so again, and keep the others waiting.
             let late = failure.sqlstate.as_deref() == Some("57014");
             let harmless = !failure.sent || batch.are_repeatable();
-            if tries == 0 || !opened || !again || late || !harmless {
+            if tries == 0 || opening != Opening::Open || !again || late || !harmless {
                 return Err(unknown.unwrap_or(failure));
             }
             before = unknown.or(Some(failure));
         }
     }
 
-    /// Fails the requests that waited when it began to open a connection.
-    fn refuse_waiting(&self, failure: &Failure) {
+    /// Fails the requests that waited when it began to open a connection: all, or those of a class and of shorter ones.
+    fn refuse_waiting(&self, failure: &Failure, class: Option<u32>) {
         let mut state = self.lock();
         let waiting = std::mem::take(&mut state.waiting);
-        let refused = state.kinds.take_first(&waiting);
+        let refused = state.kinds.take_first(&waiting, class);
         // Wakers of the program run with no lock held.
         drop(state);
         for request in refused {
@@ -416,6 +431,15 @@ impl Batcher {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How far an attempt has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Opening {
+    /// It has no connection yet.
+    UnderWay,
+    Failed,
+    Open,
 }
 
 /// Notices that the task ended before its time: it panicked, or its runtime dropped it. What it had

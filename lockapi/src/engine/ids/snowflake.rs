@@ -104,6 +104,9 @@ impl IdGen for Handle {
     }
 }
 
+/// After so many answers that left it without ids a call gives up.
+const MOST_ASKED: u32 = 8;
+
 /// What the handle, the batcher and the timer share.
 struct Source {
     namespace: Arc<str>,
@@ -144,17 +147,24 @@ struct Claim {
 impl Source {
     /// Waits until this number of ids can be taken.
     async fn ready(&self, count: u64) -> Result<()> {
-        loop {
+        let mut asked = 0;
+        while asked < MOST_ASKED {
             match self.counter.can_take(self.timer.now(), count) {
                 Ok(()) => return Ok(()),
                 Err(Obstacle::Ahead(time)) => self.timer.sleep(time).await,
                 Err(Obstacle::End) => return Err(self.end_of_time()),
                 Err(Obstacle::Unclaimed | Obstacle::Floor) => {
+                    asked += 1;
                     let answer = self.ask();
                     answer.await.unwrap_or_else(|_| Err(ended("next")))?;
                 }
             }
         }
+        let message = format!(
+            "{MOST_ASKED} answers came after the time for which they allow ids; the reserve is {:?}: set a longer one, or try again",
+            self.options.reserved()
+        );
+        Err(Error::new(ErrorKind::Unavailable, "next", message))
     }
 
     /// Claims or renews, or joins who does already.

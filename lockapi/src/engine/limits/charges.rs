@@ -7,7 +7,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::groups::{self, Availability, Group, KnownLevels};
 use super::hash;
-use super::takes::{TRIES, contended, expire};
+use super::takes::{MOST_OVERDUE, TRIES, contended, expire};
 use crate::engine::batcher::{Batch, Caller, Callers, Queued, Reply};
 use crate::engine::connection::OpenConnection;
 use crate::error::{Error, ErrorKind, Failure, Result};
@@ -209,8 +209,8 @@ impl RowMaintenance {
         if !self.absent.is_empty() {
             connection.perform(&self.absent).await?;
         }
-        if !self.overdue.is_empty() {
-            connection.perform(&self.overdue).await?;
+        for part in self.overdue.chunks(MOST_OVERDUE) {
+            connection.perform(part).await?;
         }
         Ok(())
     }

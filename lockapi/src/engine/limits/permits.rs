@@ -82,8 +82,9 @@ struct Shared {
     one: ChargeLine,
     policy: Policy,
     local: Mutex<LocalPermits>,
-    /// One caller asks, the others wait in the order of arrival.
-    asking: tokio::sync::Mutex<()>,
+    /// One caller asks, the others wait in the order of arrival. Holds when the last request was sent, and why there was
+    /// no block.
+    asking: tokio::sync::Mutex<Option<(Time, Result<()>)>>,
 }
 
 impl Shared {
@@ -102,13 +103,33 @@ impl Shared {
     }
 
     /// Asks for a block, of which the caller has the first permit; answers whether there is one.
+    ///
+    /// Who came before a request was sent that got none has its answer: thousands that wait do not ask one after the other.
     async fn ask(&self) -> Result<bool> {
-        let _asking = self.asking.lock().await;
+        let came_at = self.limits().timer.now();
+        let mut asking = self.asking.lock().await;
         if self.try_now() {
             return Ok(true);
         }
+        if let Some((sent_at, refused)) = &*asking
+            && *sent_at > came_at
+        {
+            return refused.clone().map(|()| false);
+        }
+        let sent_at = self.limits().timer.now();
+        let outcome = self.request(sent_at).await;
+        let refused = match &outcome {
+            Ok(true) => None,
+            Ok(false) => Some(Ok(())),
+            Err(error) => Some(Err(error.clone())),
+        };
+        *asking = refused.map(|refused| (sent_at, refused));
+        outcome
+    }
+
+    /// Requests a block, at a time of the local clock.
+    async fn request(&self, taken_at: Time) -> Result<bool> {
         let limits = self.limits();
-        let taken_at = limits.timer.now();
         let decided = if self.one.quota.window() == 0 {
             let waiting = limits.take(self.one.clone(), self.size, self.policy.relaxed);
             waiting.await

@@ -62,8 +62,8 @@ impl Queued for Take {
                 }
             }
             answer_decided(batch, decided);
-            if !overdue.is_empty() {
-                connection.perform(&overdue).await?;
+            for part in overdue.chunks(MOST_OVERDUE) {
+                connection.perform(part).await?;
             }
             refuse(batch, &known);
             // What is left was refused together with others.
@@ -78,6 +78,10 @@ impl Queued for Take {
         Ok(())
     }
 }
+
+/// Of how many keys a statement ends the reservations that have expired: each may have a thousand, and takes some
+/// milliseconds for these.
+pub(super) const MOST_OVERDUE: usize = 8;
 
 /// How many statements a batch has at most; what is left then is asked again with what came meanwhile.
 const ROUNDS: usize = 3;

@@ -129,7 +129,7 @@ impl Handle {
         let mut settled = timer.now() + self.core.connections.timeout;
         let mut drain = Drain::new();
         let mut wait = PAUSES.0;
-        let mut looks = 0;
+        let mut first = true;
         loop {
             let sent = timer.now();
             let count = CountRunning {
@@ -142,11 +142,9 @@ impl Handle {
                 Err(error) if passes(&error) && self.look_later(&mut wait, until).await => continue,
                 Err(error) => return Err(error.during("drain")),
             };
-            looks += 1;
             if drain.is_outdated(&part) {
                 drain = Drain::new();
                 settled = timer.now() + self.core.connections.timeout;
-                looks = 1;
             }
             let (running, further) = match drain.looked(&part, sent >= settled) {
                 Found::Nothing => (tally(0, false), false),
@@ -161,7 +159,7 @@ impl Handle {
                 return Ok(drained);
             }
             // The first look tells only whom to wait for.
-            if further && (looks == 1 || timer.now() < until) {
+            if further && (std::mem::take(&mut first) || timer.now() < until) {
                 continue;
             }
             if !self.look_later(&mut wait, until).await {

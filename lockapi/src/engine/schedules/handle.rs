@@ -317,11 +317,15 @@ impl Scheduler for SchedulerHandle {
 
     async fn remove(&self, task: &str) -> Result<bool> {
         check_task(task).map_err(self.0.failed("remove"))?;
-        let remove = RemoveTask(self.0.task(task));
-        let found = self.0.call(remove.clone()).await?;
+        let remove = |again| {
+            let task = self.0.task(task);
+            self.0.call(RemoveTask { task, again })
+        };
+        let found = remove(false).await?;
         if found {
-            // A node may have held back a run while it waited for the task.
-            self.0.call(remove).await?;
+            // A node may have held back a run while it waited for the task. If this fails the task is removed all the
+            // same: the run waits until a task of the name is set, or removed, once more.
+            drop(remove(true).await);
         }
         Ok(found)
     }

@@ -302,7 +302,10 @@ pub(super) fn schedules() -> Vec<Decoder> {
             version: 1,
             topic: 1,
         }),
-        of(schedule::RemoveTask(task())),
+        of(schedule::RemoveTask {
+            task: task(),
+            again: false,
+        }),
         of(schedule::ReadTasks {
             name: name(),
             task: text(),

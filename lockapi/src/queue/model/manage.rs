@@ -163,7 +163,9 @@ impl Jobs {
     }
 
     pub(crate) fn set_paused(&mut self, now: i64, want: &SetPaused) {
-        self.switched.insert(want.name.clone(), now);
+        if !want.paused || !self.is_paused(now, &want.name) {
+            self.switched.insert(want.name.clone(), now);
+        }
         if want.paused {
             let until = (want.time > 0).then(|| now.saturating_add(want.time));
             self.paused.insert(want.name.clone(), until);

@@ -81,7 +81,12 @@ pub struct SwitchTask {
 
 /// Removes a task.
 #[derive(Clone, Debug)]
-pub struct RemoveTask(pub TaskName);
+pub struct RemoveTask {
+    /// Which.
+    pub task: TaskName,
+    /// Whether it was removed before, and only its runs are skipped that are held back.
+    pub again: bool,
+}
 
 /// Reads tasks.
 #[derive(Clone, Debug)]
@@ -231,13 +236,19 @@ impl Operation for RemoveTask {
     const STATEMENT: Statement = Statement {
         name: "schedule.remove",
         sql: include_str!("remove.sql"),
-        params: &[Type::Text, Type::Text, Type::Text],
+        params: &[Type::Text, Type::Text, Type::Text, Type::Bool],
         columns: &[Type::Bool],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
         let one = batch.iter().take(1);
-        one.flat_map(|one| one.0.params()).collect()
+        one.flat_map(|one| {
+            one.task
+                .params()
+                .into_iter()
+                .chain([Value::Bool(one.again)])
+        })
+        .collect()
     }
 
     fn decode(_: &[Self], rows: Rows) -> Result<Vec<bool>, Failure> {
@@ -245,7 +256,8 @@ impl Operation for RemoveTask {
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
-        let found = model.tasks.remove(&batch.first()?.0);
+        let one = batch.first()?;
+        let found = model.tasks.remove(&one.task, one.again);
         Some(vec![Row(vec![Value::Bool(found)])])
     }
 }

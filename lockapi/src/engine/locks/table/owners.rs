@@ -90,6 +90,7 @@ impl<W, H, R> LockTable<W, H, R> {
                     return true;
                 }
                 let wanted = self.owners.waits(holder).iter().copied();
+                let wanted = wanted.filter(|wanted| !self.may_be_admitted(*wanted, holder));
                 next.extend(wanted.filter(|wanted| reached.insert(*wanted)));
             }
         }

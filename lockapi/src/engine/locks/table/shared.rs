@@ -40,6 +40,23 @@ enum Admission {
     Closed(Time),
 }
 
+impl<W, H, R> LockTable<W, H, R> {
+    /// Whether an owner wants to share a lock that is shared, and is let in unless the server, which is being asked, tells
+    /// of other waiters.
+    pub(super) fn may_be_admitted(&self, lock: LockId, owner: OwnerId) -> bool {
+        let Some(slot) = self.slots.get(&lock) else {
+            return false;
+        };
+        let is_asked = match &slot.phase {
+            Phase::Shared(shared) => shared.admission == Admission::Checking,
+            _ => false,
+        };
+        let readers = slot.queue.iter();
+        let mut readers = readers.take_while(|waiter| waiter.mode == LockMode::Shared);
+        is_asked && readers.any(|waiter| waiter.owner == Some(owner))
+    }
+}
+
 impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     /// A session has taken the lock to share it: lets those in who came before any that want it
     /// alone.
@@ -149,7 +166,29 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             } else {
                 Admission::Open(until)
             };
+            if has_waiters {
+                self.refuse_cycles(lock, effects);
+            }
             self.admit(now, lock, effects);
+        }
+    }
+
+    /// Readers in front wait for the holders after all: those that would wait for themselves do not.
+    fn refuse_cycles(&mut self, lock: LockId, effects: &mut Effects<W, H, R>) {
+        let Some(slot) = self.slots.get(&lock) else {
+            return;
+        };
+        let readers = slot.queue.iter();
+        let readers = readers.take_while(|waiter| waiter.mode == LockMode::Shared);
+        let readers: Vec<_> = readers.map(|waiter| (waiter.id, waiter.owner)).collect();
+        for (id, owner) in readers {
+            if owner.is_some_and(|owner| self.closes_cycle(owner, lock))
+                && let Some(slot) = self.slots.get_mut(&lock)
+                && let Some(waiter) = slot.queue.leave(id)
+            {
+                self.owners.stop_waiting(&waiter, lock);
+                effects.answer_waiter(waiter, Answer::Failed(Reason::Deadlock));
+            }
         }
     }
 

@@ -239,6 +239,81 @@ fn a_cycle_is_one_that_is_seen_twice() {
     sim.leaves_nothing();
 }
 
+/// What is asked of the server about readers may let the reader in.
+#[test]
+fn a_reader_that_may_be_let_in_closes_no_cycle() {
+    for others_wait in [false, true] {
+        let (mut sim, [reader, both]) = (
+            two(1, 2),
+            [(); 2].map(|()| crate::mutex::LockOwner::new().id()),
+        );
+        let ask = |sim: &mut Sim, key, owner, mode| {
+            sim.names += 1;
+            let (caller, policy) = (sim.names, WaitPolicy::Forever);
+            let (lock, since) = (lock(key), sim.now);
+            let pending = Caller::Pending {
+                lock,
+                number: 0,
+                mode,
+                policy,
+                since,
+            };
+            sim.processes[0].callers.insert(caller, pending);
+            let want = Acquisition {
+                lock,
+                mode,
+                owner: Some(owner),
+                policy,
+            };
+            let id = sim.change(0, |table, now, effects| {
+                table.acquire(now, want, caller, effects)
+            });
+            if let Some(Caller::Pending { number, .. }) = sim.processes[0].callers.get_mut(&caller)
+            {
+                *number = id;
+            }
+            caller
+        };
+        let shares = ask(&mut sim, 0, reader, LockMode::Shared);
+        let own = ask(&mut sim, 1, both, LockMode::Exclusive);
+        sim.run(MS * 50);
+        assert!(sim.holds(0, shares) && sim.holds(0, own));
+        let theirs = others_wait.then(|| sim.wait_in(1, 0, LockMode::Exclusive));
+        if others_wait {
+            // It waits at the server.
+            for _ in 0..50 {
+                sim.work(1, 0);
+                sim.work(1, 1);
+                sim.pass_time(MS);
+            }
+        }
+        let also = ask(&mut sim, 0, both, LockMode::Shared);
+        assert!(!sim.holds(0, also), "the server is asked first");
+        let waits = ask(&mut sim, 1, reader, LockMode::Exclusive);
+        assert!(
+            sim.processes[0].callers.contains_key(&waits),
+            "the other reader may be let in"
+        );
+        for _ in 0..50 {
+            sim.work(0, 0);
+            sim.pass_time(MS);
+        }
+        if let Some(theirs) = theirs {
+            let told = [also, waits].map(|one| !sim.processes[0].callers.contains_key(&one));
+            assert!(told[0] || told[1], "one of them waits for itself");
+            sim.end_one(1, theirs);
+        } else {
+            assert!(sim.holds(0, also));
+        }
+        for caller in [own, also, shares, waits] {
+            if sim.processes[0].callers.contains_key(&caller) {
+                sim.end_one(0, caller);
+            }
+        }
+        sim.leaves_nothing();
+    }
+}
+
 #[test]
 fn an_attempt_of_one_branch_takes_no_wait_of_another_away() {
     let mut sim = two(1, 2);
