@@ -219,6 +219,7 @@ fn rates() {
         from: 3 * SECOND,
         to: 4 * SECOND,
         effect: 1,
+        place: None,
     });
     assert_eq!(of(&set), NONE);
 }

@@ -20,6 +20,7 @@ mod numbers;
 mod order;
 mod registers;
 mod results;
+mod sessions;
 #[cfg(test)]
 mod tests;
 
