@@ -176,8 +176,18 @@ fn finish(
     }
     let patience = |time: Duration| if is_quick { time } else { time * SLOWER };
     crew.tell(Phase::Drain);
-    let drained = audit::drained(&mut client, patience(DRAIN))?;
-    screen.event(&format!("queues drained in {:.1} s", drained.as_secs_f64()));
+    let from = Instant::now();
+    let left = audit::drained(&mut client, patience(DRAIN))?;
+    screen.event(&format!(
+        "queues {} in {:.1} s",
+        if left.is_none() {
+            "drained"
+        } else {
+            "did not drain"
+        },
+        from.elapsed().as_secs_f64()
+    ));
+    violations.extend(left);
     let end = now();
     let from = Instant::now();
     let turns = crew.turns(patience(TURN))?;
