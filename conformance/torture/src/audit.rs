@@ -135,9 +135,7 @@ pub(crate) fn all_can_be_had(server: &Server) -> Vec<Violation> {
         let lease = backend.lease(key, terms());
         let lease = lease.and_then(|it| it.acquire_timeout(PATIENCE));
         note("lease", lease.and_then(blocking::LeaseGuard::release));
-        let limiter = backend.rate_limiter(Quota::per_second(10));
-        let allowed = limiter.and_then(|it| it.check(format!("audit {key}")));
-        note("limit", allowed.map(|_| ()));
+        note("limit", permit(&backend, &format!("audit {key}")));
     }
     let semaphore = backend.semaphore("permits", PERMITS, terms());
     let permits = semaphore.and_then(|it| it.acquire_many_timeout(PERMITS, PATIENCE));
@@ -149,6 +147,16 @@ pub(crate) fn all_can_be_had(server: &Server) -> Vec<Violation> {
     }
     note("close", backend.close());
     violations
+}
+
+/// A permit of a key that nobody has used can be had at once.
+fn permit(backend: &blocking::Backend, key: &str) -> lockapi::Result<()> {
+    let decision = backend.rate_limiter(Quota::per_second(10))?.check(key)?;
+    if decision.is_admitted() {
+        return Ok(());
+    }
+    let message = format!("{key} has no permit: {decision:?}");
+    Err(lockapi::Error::new(ErrorKind::TimedOut, "check", message))
 }
 
 fn queue(backend: &blocking::Backend) -> lockapi::Result<()> {
@@ -212,6 +220,16 @@ fn all_places(queue: &blocking::Queue, most: u32, group: Option<&str>) -> lockap
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn permits_that_are_refused_are_told() {
+        let database = lockapi::memory::Database::new();
+        let backend = blocking::Backend::connect(database.connect()).unwrap();
+        assert!(permit(&backend, "a").is_ok());
+        // They are replenished meanwhile.
+        assert!((0..1000).any(|_| permit(&backend, "a").is_err()));
+        assert!(permit(&backend, "b").is_ok());
+    }
 
     #[test]
     fn jobs_that_are_left_are_told() {
