@@ -379,6 +379,41 @@ fn answers() {
     assert_eq!(broken(&calm), ["nothing fails without a cause"]);
 }
 
+/// In the calm only what has a time limit of its own is over too early, and statements of plain clients.
+#[test]
+fn answers_that_are_late() {
+    let timed_out = |op, role| {
+        let answer = Answer::Failed {
+            what: Failed::NotDone,
+            kind: "TimedOut".to_owned(),
+            message: String::new(),
+        };
+        let mut history = history([call(0, op, (5, 6), answer)]);
+        (history.calm, history.is_quick) = ((2 * SECOND, 3 * SECOND), true);
+        history.programs[0].role = role;
+        broken(&history)
+    };
+    let library = Role::Library {
+        library: crate::args::Library::Sqlx,
+        blocking: false,
+    };
+    let acquire = |wait| Op::Acquire {
+        kind: Kind::Lease,
+        key: "a".to_owned(),
+        wait,
+    };
+    let wrong = ["nothing fails without a cause"];
+    assert_eq!(timed_out(acquire(1000), library), [""; 0]);
+    assert_eq!(timed_out(acquire(0), library), wrong);
+    let counter = "a".to_owned();
+    assert_eq!(timed_out(Op::Count { counter }, library), [""; 0]);
+    // It is told of no jobs when its time is over.
+    let queue = "jobs".to_owned();
+    assert_eq!(timed_out(Op::Claim { queue, wait: 10 }, library), wrong);
+    assert_eq!(timed_out(Op::Look, library), wrong);
+    assert_eq!(timed_out(Op::Look, Role::Plain), [""; 0]);
+}
+
 #[test]
 fn turns() {
     let terms = |from, to| Turn {
