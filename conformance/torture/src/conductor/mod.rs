@@ -131,7 +131,7 @@ impl<'a> Conductor<'a> {
                 let applied = self.applied();
                 let mut hits = applied.iter().filter(|it| it.effect > 0);
                 if hits.all(|it| it.fault != *fault) && Instant::now() < end {
-                    let planned = self.plan().draw(*fault);
+                    let planned = self.plan().draw_again(*fault);
                     self.run(0, &planned);
                 }
             }
