@@ -7,7 +7,8 @@
 #
 # Each defect is a patch in conformance/simulation/defects. Its first lines tell what it is, which promise breaks, and
 # with which arguments the simulation fails. It is put back in a copy of the tracked files, in the folder of cargo's
-# output. It counts as found if the simulation tells that a promise is broken, and the same seed succeeds without it.
+# output. It counts as found if the simulation tells that the promise is broken which the patch names, and the same seed
+# succeeds without it. Where any of several may break first, the patch names them all, separated by "; ".
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -122,6 +123,10 @@ simulate() {
     # An argument that is not known has the same status, and no such line.
     promise=$(sed -n 's/^\([a-z][^:"]*\): .*/\1/p' "$log" | head -n 1)
     [ -n "$promise" ] || { missed "$1" "no promise was broken"; return; }
+    case "; $(header "$1" Promise); " in
+    *"; $promise; "*) ;;
+    *) missed "$1" "what broke is: $promise"; return ;;
+    esac
     # What found it, before it was made smaller.
     plan=$(sed -n 's/^simulate //p' "$log" | head -n 1)
     # shellcheck disable=SC2086

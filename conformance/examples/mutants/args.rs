@@ -21,7 +21,7 @@ Changes statements of the library one at a time, and sees whether a test fails.
   --skip TEST       no tests with this in their names; may be repeated
   --threads N       how many tests at a time, 8 unless set
   --limit SECONDS   for how long the tests of a change may run, 180 unless set
-  --at-least N      success from this percentage of killed ones on, 0 unless set";
+  --at-least N      success from this percentage of killed ones on, if any count; 0 unless set";
 
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {

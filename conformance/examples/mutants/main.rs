@@ -16,7 +16,6 @@ mod source;
 mod tests;
 
 use std::fs;
-use std::path::Path;
 use std::process::ExitCode;
 
 use args::Settings;
@@ -62,6 +61,13 @@ struct Tally {
     survived: usize,
     explained: usize,
     not_applicable: usize,
+}
+
+impl Tally {
+    /// How many percent were killed of those that count.
+    fn rate(&self) -> Option<usize> {
+        (self.killed * 100).checked_div(self.killed + self.survived)
+    }
 }
 
 /// Whether enough changes were noticed.
@@ -121,13 +127,21 @@ fn mutate(settings: &Settings) -> Result<bool> {
             }
         }
     }
-    let counted = tally.killed + tally.survived;
-    let rate = (tally.killed * 100).checked_div(counted).unwrap_or(100);
+    let rate = tally.rate();
     println!(
-        "{} killed, {} survived, {} explained, {} not applicable: {rate} %",
-        tally.killed, tally.survived, tally.explained, tally.not_applicable
+        "{} killed, {} survived, {} explained, {} not applicable: {}",
+        tally.killed,
+        tally.survived,
+        tally.explained,
+        tally.not_applicable,
+        rate.map_or("none counts".to_owned(), |rate| format!("{rate} %"))
     );
-    Ok(rate >= settings.at_least)
+    Ok(is_enough(rate, settings.at_least))
+}
+
+/// Whether so many percent were killed. Where nothing counts, that is known of none.
+fn is_enough(rate: Option<usize>, at_least: usize) -> bool {
+    rate.map_or(at_least == 0, |rate| rate >= at_least)
 }
 
 /// What the tests say of a change; nothing if none of their programs has the statement.
@@ -156,7 +170,8 @@ fn verdict(
         if let Some((path, bytes, places)) = &started {
             binary::write(path, bytes, places, new.as_bytes())?;
         }
-        let said = confirmed(&copy, &program.arguments, settings);
+        let run = |arguments: &[String]| run::run(&copy, arguments, settings.limit);
+        let said = confirmed(run, &program.arguments);
         fs::remove_file(&copy)?;
         if let Some((path, bytes, _)) = &started {
             binary::write(path, bytes, &[], &[])?;
@@ -170,13 +185,20 @@ fn verdict(
     Ok(verdict)
 }
 
-/// What a program says. A test that fails has to fail again, alone: a failure that has to do with
-/// the load of the machine says nothing of the change. Then the others have to be run as well.
-fn confirmed(program: &Path, arguments: &[String], settings: &Settings) -> Result<Verdict> {
+/// What a program says. A test that fails has to fail again, alone, and one that does not end has not to end again: a failure that
+/// has to do with the load of the machine says nothing of the change. Then the others have to be run as well.
+fn confirmed(
+    mut run: impl FnMut(&[String]) -> Result<Verdict>,
+    arguments: &[String],
+) -> Result<Verdict> {
     let mut arguments = arguments.to_vec();
     let mut unsteady = None;
     loop {
-        let verdict = run::run(program, &arguments, settings.limit)?;
+        let mut verdict = run(&arguments)?;
+        if let Verdict::Stuck(how) = verdict {
+            verdict = run(&arguments)?;
+            unsteady = Some(format!("a program ({how})"));
+        }
         let Verdict::Failed(test) = &verdict else {
             return Ok(match unsteady {
                 Some(test) if verdict == Verdict::Passed => Verdict::Unsteady(test),
@@ -185,7 +207,7 @@ fn confirmed(program: &Path, arguments: &[String], settings: &Settings) -> Resul
         };
         let alone = [test.clone(), "--exact".to_owned()];
         for _ in 0..TRIES {
-            if run::run(program, &alone, settings.limit)? != Verdict::Passed {
+            if run(&alone)? != Verdict::Passed {
                 return Ok(verdict);
             }
         }
@@ -219,4 +241,63 @@ fn tell(outcome: &str, source: &Source, mutation: &Mutation) {
     let place = format!("{}:{}", source.path, mutation.line);
     println!("{place} {} {outcome}", mutation.kind);
     println!("  - {}\n  + {}", mutation.old.trim(), mutation.new.trim());
+}
+
+#[cfg(test)]
+mod cases {
+    use super::*;
+
+    #[test]
+    fn nothing_is_not_enough() {
+        let rate = |killed, survived| {
+            let tally = Tally {
+                killed,
+                survived,
+                ..Tally::default()
+            };
+            tally.rate()
+        };
+        assert!(is_enough(rate(4, 1), 80));
+        assert!(!is_enough(rate(3, 1), 80));
+        assert!(!is_enough(rate(0, 0), 80));
+        assert!(is_enough(rate(0, 0), 0));
+    }
+
+    #[test]
+    fn what_fails_is_run_again() {
+        let said = |verdicts: &[Verdict]| {
+            let mut verdicts = verdicts.iter().cloned();
+            let said = confirmed(|_| Ok(verdicts.next().unwrap()), &[]).unwrap();
+            assert_eq!(verdicts.next(), None);
+            said
+        };
+        let failed = || Verdict::Failed("a".to_owned());
+        let (passed, stuck) = (Verdict::Passed, Verdict::Stuck("not in time"));
+        assert_eq!(said(&[failed(), failed()]), failed());
+        let steady = [failed(), passed.clone(), passed.clone(), passed.clone()];
+        let once = said(&[&steady[..], &[passed.clone()]].concat());
+        assert_eq!(once, Verdict::Unsteady("a".to_owned()));
+        assert_eq!(said(&[stuck.clone(), stuck.clone()]), stuck);
+        assert_eq!(said(&[stuck.clone(), failed(), failed()]), failed());
+        let once = said(&[stuck, passed]);
+        assert!(matches!(once, Verdict::Unsteady(_)), "{once:?}");
+    }
+
+    /// An entry excuses the change that it has, and no other of the line.
+    #[test]
+    fn an_entry_excuses_one_change() {
+        let source = Source {
+            path: "a.sql".to_owned(),
+            text: "SELECT 1\n WHERE a < b\n ORDER BY a\n".to_owned(),
+        };
+        let list = "- `a.sql` comparison `WHERE a < b` becomes `WHERE a <= b`: as here.\n\
+                    - `a.sql` order `ORDER BY a` becomes nothing: as there.\n";
+        let all = source.mutations();
+        let explained = all
+            .iter()
+            .filter(|it| source::is_explained(list, &source, it));
+        let new: Vec<_> = explained.map(|it| it.new.trim()).collect();
+        assert_eq!(new, ["WHERE a <= b", ""]);
+        assert!(all.len() > 3);
+    }
 }

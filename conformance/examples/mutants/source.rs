@@ -68,15 +68,13 @@ pub(crate) fn explained() -> String {
     fs::read_to_string(EXPLAINED).unwrap_or_default()
 }
 
-/// Whether the list has a change: a line with the file, the kind and the text that is changed.
+/// Whether the list has a change: a line that begins with the file, the kind, the text that is changed and what it becomes.
 pub(crate) fn is_explained(list: &str, source: &Source, mutation: &Mutation) -> bool {
-    let file = format!("`{}`", source.path);
-    let kind = format!(" {} ", mutation.kind);
-    let text = format!("`{}`", mutation.old.trim());
-    let mut lines = list.lines();
-    lines.any(|line| {
-        [&file, &kind, &text]
-            .iter()
-            .all(|part| line.contains(&***part))
-    })
+    let new = match mutation.new.trim() {
+        "" => "nothing".to_owned(),
+        new => format!("`{new}`"),
+    };
+    let (path, kind, old) = (&source.path, mutation.kind, mutation.old.trim());
+    let entry = format!("- `{path}` {kind} `{old}` becomes {new}: ");
+    list.lines().any(|line| line.starts_with(&entry))
 }

@@ -28,12 +28,13 @@ Usage: make torture ARGS='[options]'
                        hoard      permits are kept until the end
                        beyond     jobs are claimed without regard to the limit of their queue
                        stubborn   handlers go on when their delivery is lost
-                       quiet      no faults at all, and nothing may fail
+                       quiet      no faults at all, and nothing may fail; needs a machine that has time
     --keep             keeps the logs, and says where they are
     -h, --help         this text
 
 Exit status: 0 when nothing was violated and every kind of fault had an effect, 1 otherwise, 2 for bad
-arguments, 3 when the server or the programs could not be run.
+arguments, 3 when the server or the programs could not be run, 4 when nothing was violated in a round of
+`quiet` on a machine that was too busy.
 ";
 
 /// A database library.

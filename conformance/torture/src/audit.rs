@@ -23,10 +23,10 @@ fn count(client: &mut Client, sql: &str) -> Result<i64> {
 }
 
 /// Waits until a number is zero; answers what it is in the end.
-fn wait_for_none(client: &mut Client, sql: &str, patience: Duration) -> Result<i64> {
+fn wait_for_none(mut count: impl FnMut() -> Result<i64>, patience: Duration) -> Result<i64> {
     let start = Instant::now();
     loop {
-        let count = count(client, sql)?;
+        let count = count()?;
         if count == 0 || start.elapsed() > patience {
             return Ok(count);
         }
@@ -34,11 +34,20 @@ fn wait_for_none(client: &mut Client, sql: &str, patience: Duration) -> Result<i
     }
 }
 
-/// Waits until there are no jobs; those that are left are found in the tables.
-pub(crate) fn drained(client: &mut Client, patience: Duration) -> Result<Duration> {
-    let start = Instant::now();
-    wait_for_none(client, "SELECT count(*) FROM lockapi.job", patience)?;
-    Ok(start.elapsed())
+/// Waits until there are no jobs; what is left after that time is a violation, also if it is done later.
+pub(crate) fn drained(client: &mut Client, patience: Duration) -> Result<Option<Violation>> {
+    drains(
+        || count(client, "SELECT count(*) FROM lockapi.job"),
+        patience,
+    )
+}
+
+fn drains(jobs: impl FnMut() -> Result<i64>, patience: Duration) -> Result<Option<Violation>> {
+    let left = wait_for_none(jobs, patience)?;
+    Ok((left > 0).then(|| Violation {
+        promise: "the queue drains",
+        what: format!("{left} jobs are left after {} s", patience.as_secs()),
+    }))
 }
 
 /// No session, no lock, no lease, no dead job, and nothing that holds a place or is in the way of jobs is left.
@@ -88,7 +97,7 @@ pub(crate) fn left(client: &mut Client) -> Result<Vec<Violation>> {
     ];
     let mut violations = Vec::new();
     for (name, sql) in things {
-        let left = wait_for_none(client, &sql, TTL + Duration::from_secs(15))?;
+        let left = wait_for_none(|| count(client, &sql), TTL + Duration::from_secs(15))?;
         if left > 0 {
             violations.push(Violation {
                 promise: "nothing is left",
@@ -126,9 +135,7 @@ pub(crate) fn all_can_be_had(server: &Server) -> Vec<Violation> {
         let lease = backend.lease(key, terms());
         let lease = lease.and_then(|it| it.acquire_timeout(PATIENCE));
         note("lease", lease.and_then(blocking::LeaseGuard::release));
-        let limiter = backend.rate_limiter(Quota::per_second(10));
-        let allowed = limiter.and_then(|it| it.check(format!("audit {key}")));
-        note("limit", allowed.map(|_| ()));
+        note("limit", permit(&backend, &format!("audit {key}")));
     }
     let semaphore = backend.semaphore("permits", PERMITS, terms());
     let permits = semaphore.and_then(|it| it.acquire_many_timeout(PERMITS, PATIENCE));
@@ -140,6 +147,16 @@ pub(crate) fn all_can_be_had(server: &Server) -> Vec<Violation> {
     }
     note("close", backend.close());
     violations
+}
+
+/// A permit of a key that nobody has used can be had at once.
+fn permit(backend: &blocking::Backend, key: &str) -> lockapi::Result<()> {
+    let decision = backend.rate_limiter(Quota::per_second(10))?.check(key)?;
+    if decision.is_admitted() {
+        return Ok(());
+    }
+    let message = format!("{key} has no permit: {decision:?}");
+    Err(lockapi::Error::new(ErrorKind::TimedOut, "check", message))
 }
 
 fn queue(backend: &blocking::Backend) -> lockapi::Result<()> {
@@ -198,4 +215,32 @@ fn all_places(queue: &blocking::Queue, most: u32, group: Option<&str>) -> lockap
         return Err(not_delivered(message));
     }
     last.into_iter().try_for_each(blocking::Delivery::ack)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permits_that_are_refused_are_told() {
+        let database = lockapi::memory::Database::new();
+        let backend = blocking::Backend::connect(database.connect()).unwrap();
+        assert!(permit(&backend, "a").is_ok());
+        // They are replenished meanwhile.
+        assert!((0..1000).any(|_| permit(&backend, "a").is_err()));
+        assert!(permit(&backend, "b").is_ok());
+    }
+
+    #[test]
+    fn jobs_that_are_left_are_told() {
+        let promise = |jobs: &[i64], seconds| {
+            let mut counts = jobs.iter();
+            let count = || Ok(counts.next().copied().unwrap_or_default());
+            let violation = drains(count, Duration::from_secs(seconds)).unwrap();
+            violation.map(|it| it.promise)
+        };
+        assert_eq!(promise(&[0], 0), None);
+        assert_eq!(promise(&[7, 3, 0], 60), None);
+        assert_eq!(promise(&[3], 0), Some("the queue drains"));
+    }
 }

@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use args::{Command, Settings};
+use report::Outcome;
 use screen::Screen;
 
 /// What goes wrong outside of what is tested ends the program with a message.
@@ -32,7 +33,7 @@ fn main() -> ExitCode {
             print!("{}", args::HELP);
             return ExitCode::SUCCESS;
         }
-        Ok(Command::Program(program)) => programs::run(&program).map(|()| true),
+        Ok(Command::Program(program)) => programs::run(&program).map(|()| Outcome::Passed),
         Ok(Command::Run(settings)) => {
             disk::set_apart();
             rounds(&settings)
@@ -43,8 +44,9 @@ fn main() -> ExitCode {
         }
     };
     match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(Outcome::Passed) => ExitCode::SUCCESS,
+        Ok(Outcome::Failed) => ExitCode::FAILURE,
+        Ok(Outcome::Inconclusive) => ExitCode::from(4),
         Err(error) => {
             eprintln!("torture: {error}");
             ExitCode::from(3)
@@ -52,12 +54,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs rounds with consecutive seeds until the time is over; answers whether all passed.
-fn rounds(settings: &Settings) -> Result<bool> {
+/// Runs rounds with consecutive seeds until the time is over; answers the worst that became of one.
+fn rounds(settings: &Settings) -> Result<Outcome> {
     let begun = Instant::now();
     let screen = Screen::new();
     let (mut rounds, mut calls, mut applied, mut violations) = (0_u64, 0, 0, 0);
-    let mut failed = Vec::new();
+    let (mut failed, mut inconclusive) = (Vec::new(), Vec::new());
     loop {
         let seed = settings.seed + rounds;
         let verdict = round::run(settings, seed, &screen)?;
@@ -65,8 +67,10 @@ fn rounds(settings: &Settings) -> Result<bool> {
         calls += verdict.calls;
         applied += verdict.applied;
         violations += verdict.violations;
-        if !verdict.passed {
-            failed.push(seed);
+        match verdict.outcome {
+            Outcome::Passed => {}
+            Outcome::Failed => failed.push(seed),
+            Outcome::Inconclusive => inconclusive.push(seed),
         }
         let is_over = |total| begun.elapsed() >= total;
         if settings.total.is_none_or(is_over) {
@@ -75,8 +79,12 @@ fn rounds(settings: &Settings) -> Result<bool> {
     }
     if rounds > 1 {
         screen.line(&format!(
-            "{rounds} rounds: {calls} calls, {applied} faults, {violations} violations; failed: {failed:?}"
+            "{rounds} rounds: {calls} calls, {applied} faults, {violations} violations; failed: {failed:?}; inconclusive: {inconclusive:?}"
         ));
     }
-    Ok(failed.is_empty())
+    Ok(match (failed.is_empty(), inconclusive.is_empty()) {
+        (true, true) => Outcome::Passed,
+        (true, false) => Outcome::Inconclusive,
+        (false, _) => Outcome::Failed,
+    })
 }

@@ -126,7 +126,7 @@ impl Fault {
 }
 
 /// A fault of a plan.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Planned {
     pub(crate) fault: Fault,
     /// How long after the one before it has ended.
@@ -153,47 +153,74 @@ pub(crate) fn fit(faults: &mut Vec<Fault>, seed: u64, time: Duration) -> Vec<Fau
     others
 }
 
-/// The faults of a round, drawn like cards: no kind comes again before all others came.
+/// Purposes of draws.
+const DECK: u64 = 1 << 32;
+const FAULT: u64 = 2 << 32;
+const AGAIN: u64 = 3 << 32;
+
+fn planned(fault: Fault, mut random: Rng) -> Planned {
+    let (least, most) = fault.time();
+    Planned {
+        fault,
+        pause: Duration::from_millis(random.u64(100..2500)),
+        time: Duration::from_millis(random.u64(least..=most)),
+        seed: random.u64(..),
+    }
+}
+
+/// The faults of a round, drawn like cards: no kind comes again before all others came. What is drawn for a fault depends on its
+/// number, so that one that comes again changes nothing of the others.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    random: Rng,
+    seed: u64,
     faults: Vec<Fault>,
-    deck: Vec<Fault>,
+    /// Faults with their numbers; those that come again have none yet.
+    deck: Vec<(Fault, Option<u64>)>,
+    /// How many had a number, and how many came again.
+    numbered: u64,
+    again: u64,
 }
 
 impl Plan {
     pub(crate) fn new(seed: u64, faults: &[Fault]) -> Self {
         Self {
-            random: Rng::with_seed(seed ^ 0x0074_6f72_7475_7265),
+            seed: seed ^ 0x0074_6f72_7475_7265,
             faults: faults.to_vec(),
             deck: Vec::new(),
+            numbered: 0,
+            again: 0,
         }
     }
 
     /// Has a fault come again before all others did.
     pub(crate) fn again(&mut self, fault: Fault) {
-        self.deck.insert(0, fault);
+        self.deck.insert(0, (fault, None));
     }
 
     /// The next fault; `None` if there are none at all.
     pub(crate) fn next(&mut self) -> Option<Planned> {
         if self.deck.is_empty() {
-            self.deck = self.faults.clone();
-            self.random.shuffle(&mut self.deck);
+            let mut deck = self.faults.clone();
+            self.random(DECK, self.numbered).shuffle(&mut deck);
+            let numbers = (self.numbered..).map(Some);
+            self.deck = deck.into_iter().zip(numbers).collect();
+            self.numbered += self.faults.len() as u64;
         }
-        let fault = self.deck.pop()?;
-        Some(self.draw(fault))
+        match self.deck.pop()? {
+            (fault, Some(number)) => Some(planned(fault, self.random(FAULT, number))),
+            (fault, None) => Some(self.draw_again(fault)),
+        }
     }
 
-    /// One of this kind.
-    pub(crate) fn draw(&mut self, fault: Fault) -> Planned {
-        let (least, most) = fault.time();
-        Planned {
-            fault,
-            pause: Duration::from_millis(self.random.u64(100..2500)),
-            time: Duration::from_millis(self.random.u64(least..=most)),
-            seed: self.random.u64(..),
-        }
+    /// One of this kind, beside all others.
+    pub(crate) fn draw_again(&mut self, fault: Fault) -> Planned {
+        self.again += 1;
+        planned(fault, self.random(AGAIN, self.again))
+    }
+
+    /// What is drawn for something of this number.
+    fn random(&self, purpose: u64, number: u64) -> Rng {
+        Rng::with_seed(Rng::with_seed(self.seed ^ purpose).u64(..) ^ number)
     }
 
     pub(crate) fn faults(&self) -> &[Fault] {
@@ -206,6 +233,31 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    #[test]
+    fn faults_that_come_again_change_no_others() {
+        let planned = |again: &[usize]| {
+            let mut plan = Plan::new(7, &Fault::ALL);
+            let mut all = Vec::new();
+            for at in 0..4 * Fault::ALL.len() {
+                all.extend(plan.next());
+                if again.contains(&at) {
+                    plan.again(all[at].fault);
+                }
+            }
+            all
+        };
+        let (plain, mut more) = (planned(&[]), planned(&[3, 40]));
+        // They come behind the others of their deck, which has one more then.
+        let second = more.remove(2 * Fault::ALL.len() + 1);
+        let first = more.remove(Fault::ALL.len());
+        assert_eq!(
+            [first.fault, second.fault],
+            [plain[3].fault, plain[39].fault]
+        );
+        assert_eq!(more, plain[..more.len()]);
+        assert_ne!(first, plain[3]);
+    }
 
     #[test]
     fn a_short_run_has_the_kinds_for_which_there_is_time() {

@@ -10,21 +10,45 @@ use crate::screen::{Colour, Screen};
 /// How many violations of a promise are told.
 const TOLD: usize = 5;
 
+/// Whether all was as it had to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Passed,
+    Failed,
+    /// Nothing was violated, and not all could be judged.
+    Inconclusive,
+}
+
+impl Outcome {
+    /// `is_judged`: whether failures without a cause could be told from those of a machine that is too busy.
+    fn of(violations: usize, idle: usize, is_judged: bool) -> Self {
+        if violations + idle > 0 {
+            Self::Failed
+        } else if is_judged {
+            Self::Passed
+        } else {
+            Self::Inconclusive
+        }
+    }
+}
+
 /// What a round came to.
 #[derive(Debug)]
 pub(crate) struct Verdict {
-    pub(crate) passed: bool,
+    pub(crate) outcome: Outcome,
     pub(crate) calls: usize,
     pub(crate) applied: usize,
     pub(crate) violations: usize,
 }
 
-/// Prints what happened and what is wrong with it. `missing` are faults that could not be applied, with reasons.
+/// Prints what happened and what is wrong with it. `missing` are faults that could not be applied, with reasons. If `all` is to
+/// be judged, the machine must have had time.
 pub(crate) fn print(
     screen: &Screen,
     history: &History,
     violations: &[Violation],
     (faults, missing): (&[Fault], &[(Fault, String)]),
+    all: bool,
 ) -> Verdict {
     answers(screen, history);
     let idle = applied(screen, &history.applied, faults);
@@ -49,16 +73,21 @@ pub(crate) fn print(
         let name = screen.paint(Colour::Red, fault.name());
         screen.line(&format!("  WITHOUT EFFECT: {name}"));
     }
+    let is_judged = history.is_quick || !all;
+    let outcome = Outcome::of(violations.len(), idle.len(), is_judged);
+    if outcome == Outcome::Inconclusive {
+        screen.line("  INCONCLUSIVE: the machine was too busy to tell failures from its own");
+    }
     let verdict = Verdict {
-        passed: violations.is_empty() && idle.is_empty(),
+        outcome,
         calls: history.calls.len(),
         applied: history.applied.len(),
         violations: violations.len(),
     };
-    let colour = if verdict.passed {
-        Colour::Green
-    } else {
-        Colour::Red
+    let colour = match outcome {
+        Outcome::Passed => Colour::Green,
+        Outcome::Failed => Colour::Red,
+        Outcome::Inconclusive => Colour::Yellow,
     };
     let text = format!(
         "{} calls, {} faults, {} violations",
@@ -103,4 +132,17 @@ fn applied(screen: &Screen, applied: &[AppliedFault], faults: &[Fault]) -> Vec<F
         }
     }
     idle
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_judged_has_not_passed() {
+        assert_eq!(Outcome::of(0, 0, true), Outcome::Passed);
+        assert_eq!(Outcome::of(0, 0, false), Outcome::Inconclusive);
+        assert_eq!(Outcome::of(1, 0, false), Outcome::Failed);
+        assert_eq!(Outcome::of(0, 1, true), Outcome::Failed);
+    }
 }

@@ -14,7 +14,7 @@ use crate::log::{Nanos, SECOND, now};
 use crate::plan::{Fault, Plan, fit};
 use crate::pooler::Pooler;
 use crate::programs::Phase;
-use crate::report::{self, Verdict};
+use crate::report::{self, Outcome, Verdict};
 use crate::screen::Screen;
 use crate::server::Server;
 use crate::wire::Wire;
@@ -80,17 +80,20 @@ pub(crate) fn run(settings: &Settings, seed: u64, screen: &Screen) -> Result<Ver
     let mut violations = Vec::new();
     let history = finish(&conductor, screen, &mut violations)?;
     let mut history = History { applied, ..history };
-    if settings.control == Some(Control::Quiet) {
+    let is_quiet = settings.control == Some(Control::Quiet);
+    if is_quiet {
         // Nothing can fail, so that nothing may.
         history.calm = (0, 0);
     }
     violations.extend(history.violations());
-    let verdict = report::print(screen, &history, &violations, (&faults, &missing));
-    if settings.keep || !verdict.passed {
+    let told = (&*faults, &*missing);
+    let verdict = report::print(screen, &history, &violations, told, is_quiet);
+    let is_failed = verdict.outcome == Outcome::Failed;
+    if settings.keep || is_failed {
         std::fs::copy(server.log()?, dir.path().join("server.log"))?;
         screen.line(&format!("The logs are in {}", dir.keep().display()));
     }
-    if !verdict.passed {
+    if is_failed {
         screen.line(&format!("Again: make torture ARGS='--seed {seed}'"));
     }
     Ok(verdict)
@@ -176,8 +179,18 @@ fn finish(
     }
     let patience = |time: Duration| if is_quick { time } else { time * SLOWER };
     crew.tell(Phase::Drain);
-    let drained = audit::drained(&mut client, patience(DRAIN))?;
-    screen.event(&format!("queues drained in {:.1} s", drained.as_secs_f64()));
+    let from = Instant::now();
+    let left = audit::drained(&mut client, patience(DRAIN))?;
+    screen.event(&format!(
+        "queues {} in {:.1} s",
+        if left.is_none() {
+            "drained"
+        } else {
+            "did not drain"
+        },
+        from.elapsed().as_secs_f64()
+    ));
+    violations.extend(left);
     let end = now();
     let from = Instant::now();
     let turns = crew.turns(patience(TURN))?;

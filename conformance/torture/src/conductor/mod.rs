@@ -33,6 +33,8 @@ pub(crate) struct AppliedFault {
     pub(crate) to: Nanos,
     /// How much of what it aims at was hit; zero is none.
     pub(crate) effect: u64,
+    /// The place of the program that it concerns; `None` if that may be any.
+    pub(crate) place: Option<usize>,
 }
 
 /// What a fault did.
@@ -40,6 +42,8 @@ pub(crate) struct AppliedFault {
 pub(crate) struct Effect {
     count: u64,
     text: String,
+    /// The place of the program that it concerned, if it was one.
+    place: Option<usize>,
 }
 
 impl Effect {
@@ -47,7 +51,13 @@ impl Effect {
         Self {
             count,
             text: text.into(),
+            place: None,
         }
+    }
+
+    fn of(self, place: usize) -> Self {
+        let place = Some(place);
+        Self { place, ..self }
     }
 }
 
@@ -121,7 +131,7 @@ impl<'a> Conductor<'a> {
                 let applied = self.applied();
                 let mut hits = applied.iter().filter(|it| it.effect > 0);
                 if hits.all(|it| it.fault != *fault) && Instant::now() < end {
-                    let planned = self.plan().draw(*fault);
+                    let planned = self.plan().draw_again(*fault);
                     self.run(0, &planned);
                 }
             }
@@ -177,17 +187,10 @@ impl<'a> Conductor<'a> {
         };
         let from = now();
         let outcome = self.apply(fault, &mut draw);
-        let applied = |effect| AppliedFault {
-            fault,
-            from,
-            to: now(),
-            effect,
-        };
-        let (count, text) = match outcome {
-            Ok(effect) => (effect.count, effect.text),
-            // Another fault may be in the way of this one.
-            Err(error) => (0, format!("not applied: {error}")),
-        };
+        let to = now();
+        // Another fault may be in the way of this one.
+        let not_applied = |error| Effect::new(0, format!("not applied: {error}"));
+        let Effect { count, text, place } = outcome.unwrap_or_else(not_applied);
         let colour = if count > 0 {
             Colour::Yellow
         } else {
@@ -196,7 +199,13 @@ impl<'a> Conductor<'a> {
         let name = self.screen.paint(colour, &format!("{:<16}", fault.name()));
         self.screen.event(&format!("{name} {text}"));
         let mut all = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(applied(count));
+        all.push(AppliedFault {
+            fault,
+            from,
+            to,
+            effect: count,
+            place,
+        });
         drop(all);
         if count == 0 {
             self.plan().again(fault);

@@ -40,6 +40,7 @@ impl Conductor<'_> {
                 seconds(draw.time)
             ),
         )
+        .of(place)
     }
 
     /// Lets all packets of a program vanish, on both sides.
@@ -62,7 +63,8 @@ impl Conductor<'_> {
                 self.name(place),
                 seconds(draw.time)
             ),
-        ))
+        )
+        .of(place))
     }
 
     fn pooler(&self) -> Result<MutexGuard<'_, Pooler>> {

@@ -48,7 +48,8 @@ impl Conductor<'_> {
         Ok(Effect::new(
             u64::from(killed),
             format!("{}, another after {}", self.name(place), seconds(draw.time)),
-        ))
+        )
+        .of(place))
     }
 
     pub(super) fn stop(&self, draw: &mut Draw) -> Result<Effect> {
@@ -57,7 +58,8 @@ impl Conductor<'_> {
         Ok(Effect::new(
             u64::from(stopped),
             format!("{} for {}", self.name(place), seconds(draw.time)),
-        ))
+        )
+        .of(place))
     }
 
     /// Process numbers of sessions of programs; those of one program if its name is given.
@@ -128,7 +130,7 @@ impl Conductor<'_> {
         thread::sleep(draw.time);
         let count = frozen.0.len() as u64;
         let text = format!("{count} of {} for {}", self.name(place), seconds(draw.time));
-        Ok(Effect::new(count, text))
+        Ok(Effect::new(count, text).of(place))
     }
 
     pub(super) fn freeze_server(&self, draw: &mut Draw) -> Result<Effect> {

@@ -74,7 +74,7 @@ fn gather(history: &History) -> BTreeMap<i64, Job<'_>> {
                 job.settled.push((*token, *how, call));
             }
             // It may be gone, and its holder does not know.
-            Op::Cancel { job } if !call.is_refused() => {
+            Op::Cancel { job } if call.may_be_done() => {
                 let cancelled = &mut jobs.entry(*job).or_default().cancelled;
                 *cancelled = cancelled.or(Some(call.asked));
             }

@@ -216,7 +216,7 @@ fn holds<'a>(
     let mut cancelled: HashMap<i64, Nanos> = HashMap::new();
     for call in &history.calls {
         if let Op::Cancel { job } = &call.op
-            && !call.is_refused()
+            && call.may_be_done()
         {
             let at = cancelled.entry(*job).or_insert(call.asked);
             *at = call.asked.min(*at);

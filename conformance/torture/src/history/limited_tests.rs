@@ -3,7 +3,7 @@
 use super::tests::{broken, call, history, refused};
 use super::{Call, History};
 use crate::conductor::AppliedFault;
-use crate::log::{Answer, Claimed, How, Nanos, Op, Paused, SECOND};
+use crate::log::{Answer, Claimed, Failed, How, Nanos, Op, Paused, SECOND};
 use crate::plan::Fault;
 use crate::programs::limited::{GROUPED, LIMITED, ORDERED, PACED, RATED};
 
@@ -109,10 +109,62 @@ fn places_of_queues() {
     calls.push(set(LIMITED, None, Some(2), (4, 5)));
     calls.push(set(LIMITED, None, Some(3), (8, 12)));
     assert_eq!(limits(calls), NONE);
-    // Nobody has what was cancelled.
-    let mut calls = claimed(5, LIMITED, None, 10);
-    calls.push(call(0, Op::Cancel { job: 16 }, (12, 13), Answer::Nothing));
-    assert_eq!(limits(calls), NONE);
+}
+
+/// Nobody has what was cancelled; where nothing was there to cancel, its holder still has it.
+#[test]
+fn places_of_cancelled_jobs() {
+    let cancelled = |answer: Answer| {
+        let mut calls = claimed(5, LIMITED, None, 10);
+        let gone = answer == Answer::Done;
+        calls.push(call(0, Op::Cancel { job: 16 }, (12, 13), answer));
+        let mut history = history(calls);
+        history.tables.cancelled.extend(gone.then_some(16));
+        of(&history)
+    };
+    assert_eq!(cancelled(Answer::Done), NONE);
+    assert_eq!(cancelled(Answer::Nothing), MORE);
+    assert_eq!(cancelled(refused()), MORE);
+}
+
+/// A job whose cancellation found nothing is not excused by it.
+#[test]
+fn cancellations_that_found_nothing() {
+    let pushed = |answer| {
+        let cancel = call(0, Op::Cancel { job: 1 }, (5, 6), answer);
+        let history = history([push(1, RATED, None, (1, 2)), cancel]);
+        broken(&history)
+    };
+    let unknown = || Answer::Failed {
+        what: Failed::Unknown,
+        kind: "Indeterminate".to_owned(),
+        message: String::new(),
+    };
+    assert_eq!(pushed(unknown()), NONE);
+    assert_eq!(pushed(Answer::Nothing), ["no job is lost"]);
+    let ordered = |answer| {
+        limits(vec![
+            push(1, ORDERED, Some("a"), (1, 2)),
+            push(2, ORDERED, Some("a"), (3, 4)),
+            call(0, Op::Cancel { job: 1 }, (5, 6), answer),
+            claim(2, ORDERED, (7, 8, 9)),
+        ])
+    };
+    assert_eq!(ordered(unknown()), NONE);
+    assert_eq!(
+        ordered(Answer::Nothing),
+        ["jobs of an ordered group have an order"]
+    );
+    let told = |answer| {
+        let told = call(0, Op::Result { job: 1, wait: 0 }, (8, 9), Answer::Cancelled);
+        let cancel = call(0, Op::Cancel { job: 1 }, (5, 6), answer);
+        limits(vec![push(1, RATED, None, (1, 2)), cancel, told])
+    };
+    assert_eq!(told(unknown()), NONE);
+    assert_eq!(
+        told(Answer::Nothing),
+        ["what is cancelled was cancelled by somebody"]
+    );
 }
 
 #[test]
@@ -219,6 +271,7 @@ fn rates() {
         from: 3 * SECOND,
         to: 4 * SECOND,
         effect: 1,
+        place: None,
     });
     assert_eq!(of(&set), NONE);
 }

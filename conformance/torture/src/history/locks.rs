@@ -9,11 +9,15 @@ use crate::programs::PERMITS;
 
 /// Within this time whoever has lost a session lock knows, if it runs.
 const KNOWN: Nanos = 15 * SECOND;
+/// Callers of a process that hand a lock over to each other have tokens that differ in so many bits at most.
+const HAND_OVER_BITS: u32 = 10;
 
 /// Something that somebody had.
 struct Hold<'a> {
     call: &'a Call,
     token: i64,
+    /// The server granted it no earlier.
+    since: Nanos,
     from: Nanos,
     to: Nanos,
 }
@@ -29,6 +33,7 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
             places.entry((*kind, key)).or_default().push(Hold {
                 call,
                 token: *token,
+                since: call.asked,
                 from: *from,
                 to: to.max(*from),
             });
@@ -37,11 +42,28 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
     let mut violations = Vec::new();
     for ((kind, key), mut holds) in places {
         holds.sort_by_key(|hold| hold.from);
+        if kind == Kind::Mutex {
+            hand_over(&mut holds);
+        }
         let most = if kind == Kind::Semaphore { PERMITS } else { 1 };
         violations.extend(exclusion(history, (kind, key, most as usize), &holds));
         violations.extend(tokens(history, (kind, key), &holds));
     }
     violations
+}
+
+/// What was handed over was granted to the first.
+fn hand_over(holds: &mut [Hold<'_>]) {
+    let granted = |hold: &Hold<'_>| (hold.call.program, hold.token >> HAND_OVER_BITS);
+    let mut first = BTreeMap::new();
+    // Plain clients have no tokens.
+    for hold in holds.iter().filter(|hold| hold.token != 0) {
+        let since = first.entry(granted(hold)).or_insert(hold.since);
+        *since = hold.since.min(*since);
+    }
+    for hold in holds.iter_mut().filter(|hold| hold.token != 0) {
+        hold.since = first[&granted(hold)];
+    }
 }
 
 /// Nobody is granted what somebody who runs still believes to hold.
@@ -93,9 +115,16 @@ fn is_definite(history: &History, kind: Kind, earlier: &Hold<'_>, later: &Hold<'
     if plain(earlier) && plain(later) {
         return true;
     }
+    // One of the two sessions has ended, and its program does not know it yet.
+    let ended = |hold: &Hold<'_>| {
+        let program = hold.call.program;
+        history.may_have_ended(program, hold.since, later.from)
+    };
+    let may_be = (!plain(earlier) && ended(earlier)) || ended(later);
     let overlap = earlier.to.min(later.to) - later.from;
     let stopped = history.stopped(earlier.call.program, later.from, earlier.to);
-    overlap.saturating_sub(stopped) > KNOWN || earlier.from > history.calm.1
+    let known = overlap.saturating_sub(stopped) > KNOWN;
+    !may_be || known || earlier.from > history.calm.1
 }
 
 /// Whether a mutex may have been granted in a session that had ended, which whoever has it is told soon. No write under it is
@@ -106,9 +135,11 @@ fn is_of_ended_session(history: &History, (kind, key): (Kind, &str), hold: &Hold
         let under = matches!(&call.op, Op::Write { register, token, .. } if *register == of && *token == hold.token);
         under && call.done().is_some()
     });
-    let stopped = history.stopped(hold.call.program, hold.from, hold.to);
+    let program = hold.call.program;
+    let may_be = history.may_have_ended(program, hold.since, hold.from);
+    let stopped = history.stopped(program, hold.from, hold.to);
     let known = (hold.to - hold.from).saturating_sub(stopped) <= KNOWN;
-    kind == Kind::Mutex && known && !accepted
+    kind == Kind::Mutex && may_be && known && !accepted
 }
 
 /// Tokens are unique, and a call that began after a token was known gets a larger one.

@@ -20,6 +20,7 @@ mod numbers;
 mod order;
 mod registers;
 mod results;
+mod sessions;
 #[cfg(test)]
 mod tests;
 
@@ -58,6 +59,12 @@ impl Call {
 
     fn is_refused(&self) -> bool {
         matches!(&self.answer, Some((_, answer)) if answer.is_refused())
+    }
+
+    /// Whether it may have had an effect: it was not refused, and not told that nothing is there.
+    fn may_be_done(&self) -> bool {
+        let nothing = matches!(&self.answer, Some((_, Answer::Nothing)));
+        !self.is_refused() && !nothing
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
                 ..
             }
             | Op::Cancel { job }
-                if !call.is_refused() =>
+                if call.may_be_done() =>
             {
                 earliest(&mut ends, *job, call.asked);
             }

@@ -95,7 +95,7 @@ fn result(
                 let what = format!("{by} got {token} at {at}, and it is {stored:?}");
                 violate(PROMISE, what);
             }
-            Answer::Cancelled if job.cancels.iter().all(|it| it.is_refused()) => {
+            Answer::Cancelled if !job.cancels.iter().any(|it| it.may_be_done()) => {
                 let what = format!("{by} was told at {at} that it was cancelled");
                 violate("what is cancelled was cancelled by somebody", what);
             }
@@ -122,11 +122,7 @@ fn cancelled(
     if done.len() > 1 {
         violate("a job is cancelled once", format!("{:?}", job.cancels));
     }
-    let possible = |call: &&&Call| {
-        let nothing = matches!(call.answer, Some((_, Answer::Nothing)));
-        !call.is_refused() && !nothing
-    };
-    if there && !job.cancels.iter().any(|call| possible(&call)) {
+    if there && !job.cancels.iter().any(|call| call.may_be_done()) {
         let what = "it is cancelled".to_owned();
         violate("what did not happen has no effect", what);
     }

@@ -4,14 +4,16 @@ use std::path::PathBuf;
 
 use super::{Accepted, Call, Handled, History, Turn};
 use crate::args::Role;
+use crate::conductor::AppliedFault;
 use crate::crew::Incarnation;
 use crate::log::{Answer, Claimed, Failed, How, Kind, Nanos, Op, SECOND};
+use crate::plan::Fault;
 
 /// Calls of two programs.
 pub(super) fn history(calls: impl IntoIterator<Item = Call>) -> History {
     let program = |number| Incarnation {
         number,
-        place: 0,
+        place: usize::try_from(number).unwrap_or(0) - 1,
         name: "program".to_owned(),
         role: Role::Library {
             library: crate::args::Library::Sqlx,
@@ -144,16 +146,6 @@ fn exclusion() {
     };
     assert_eq!(lease((2, 5), (6, 7)), [""; 0]);
     assert_eq!(lease((2, 8), (6, 7)), ["mutual exclusion"]);
-    // Who has lost a session knows it later.
-    let mutex = |to| {
-        let (one, other) = (
-            hold(0, Kind::Mutex, 1, (2, to)),
-            hold(1, Kind::Mutex, 2, (6, to)),
-        );
-        broken(&history([one, other]))
-    };
-    assert_eq!(mutex(8), [""; 0]);
-    assert_eq!(mutex(60), ["mutual exclusion"]);
     let permits = |count| {
         let calls = (1..=count).map(|token| hold(0, Kind::Semaphore, token, (2, 9)));
         broken(&history(calls))
@@ -162,12 +154,86 @@ fn exclusion() {
     assert_eq!(permits(3), ["mutual exclusion"]);
 }
 
+/// A fault that concerns the program at a place, or any.
+fn applied(fault: Fault, (from, to): (Nanos, Nanos), place: Option<usize>) -> AppliedFault {
+    AppliedFault {
+        fault,
+        from: from * SECOND,
+        to: to * SECOND,
+        effect: 1,
+        place,
+    }
+}
+
+/// Who has lost a session knows it later, and only a fault ends a session.
+#[test]
+fn exclusion_by_sessions() {
+    let wrong = ["mutual exclusion"];
+    let mutex = |to, faults: &[AppliedFault]| {
+        let (one, other) = (
+            hold(0, Kind::Mutex, 1 << 10, (12, to)),
+            hold(1, Kind::Mutex, 2 << 10, (16, to)),
+        );
+        let mut history = history([one, other]);
+        history.applied = faults.to_vec();
+        broken(&history)
+    };
+    assert_eq!(mutex(18, &[]), wrong);
+    let ended = |fault, times, place| mutex(18, &[applied(fault, times, place)]);
+    assert_eq!(ended(Fault::Terminate, (13, 14), None), [""; 0]);
+    assert_eq!(
+        mutex(60, &[applied(Fault::Terminate, (13, 14), None)]),
+        wrong
+    );
+    // The session of the later one may have ended before it was told.
+    assert_eq!(ended(Fault::CutAfter, (13, 14), Some(0)), [""; 0]);
+    assert_eq!(ended(Fault::CutAfter, (15, 16), Some(1)), [""; 0]);
+    // Before both were asked for, after both were granted, and in another program or none.
+    assert_eq!(ended(Fault::Terminate, (2, 9), None), wrong);
+    assert_eq!(ended(Fault::Terminate, (17, 18), None), wrong);
+    assert_eq!(ended(Fault::CutAfter, (12, 13), Some(1)), wrong);
+    assert_eq!(ended(Fault::CutAfter, (13, 14), Some(2)), wrong);
+    for harmless in [Fault::Kill, Fault::Cancel, Fault::Vacuum, Fault::Clock] {
+        assert_eq!(ended(harmless, (13, 14), None), wrong);
+    }
+    // What was held back came later.
+    let frozen = |place| {
+        let faults = [
+            applied(Fault::Terminate, (2, 9), None),
+            applied(Fault::FreezeSessions, (8, 13), Some(place)),
+        ];
+        mutex(18, &faults)
+    };
+    assert_eq!(frozen(0), [""; 0]);
+    assert_eq!(frozen(2), wrong);
+}
+
+/// Who is handed a mutex by another caller of the process is in the session of that.
+#[test]
+fn exclusion_by_sessions_that_hand_over() {
+    let checked = |second, other| {
+        let calls = [
+            hold(0, Kind::Mutex, 1 << 10, (5, 11)),
+            hold(0, Kind::Mutex, second, (12, 20)),
+            hold(1, Kind::Mutex, other, (10, 13)),
+        ];
+        let mut history = history(calls);
+        history.applied = vec![applied(Fault::Terminate, (6, 7), None)];
+        broken(&history)
+    };
+    assert_eq!(checked((1 << 10) + 1, 2 << 10), [""; 0]);
+    assert!(checked(3 << 10, 2 << 10).contains(&"mutual exclusion"));
+}
+
 #[test]
 fn tokens() {
-    let grow = |kind, one, other, to| {
+    let tokens = |kind, one, other, to, faults: &[AppliedFault]| {
         let calls = [hold(0, kind, one, (2, 3)), hold(1, kind, other, (6, to))];
-        broken(&history(calls))
+        let mut history = history(calls);
+        history.applied = faults.to_vec();
+        broken(&history)
     };
+    let grow = |kind, one, other, to| tokens(kind, one, other, to, &[]);
     assert_eq!(grow(Kind::Lease, 1, 2, 7), [""; 0]);
     assert_eq!(grow(Kind::Lease, 2, 1, 7), ["tokens grow"]);
     assert_eq!(
@@ -175,19 +241,23 @@ fn tokens() {
         ["tokens are unique", "tokens grow"]
     );
     // The session may have ended, and then that is known soon.
-    assert_eq!(grow(Kind::Mutex, 2, 1, 7), [""; 0]);
-    assert_eq!(grow(Kind::Mutex, 2, 1, 60), ["tokens grow"]);
+    let cut = |place| [applied(Fault::CutBefore, (5, 6), Some(place))];
+    assert_eq!(tokens(Kind::Mutex, 2, 1, 7, &cut(1)), [""; 0]);
+    assert_eq!(tokens(Kind::Mutex, 2, 1, 60, &cut(1)), ["tokens grow"]);
+    assert_eq!(tokens(Kind::Mutex, 2, 1, 7, &cut(0)), ["tokens grow"]);
+    assert_eq!(grow(Kind::Mutex, 2, 1, 7), ["tokens grow"]);
     let register = "Mutex a".to_owned();
     let op = Op::Write {
         register,
         token: 1,
         value: 10,
     };
-    let calls = history([
+    let mut calls = history([
         hold(0, Kind::Mutex, 2, (2, 3)),
         hold(1, Kind::Mutex, 1, (6, 7)),
         call(1, op, (6, 7), Answer::Done),
     ]);
+    calls.applied = cut(1).to_vec();
     assert!(broken(&calls).contains(&"tokens grow"));
 }
 
@@ -307,6 +377,41 @@ fn answers() {
     assert_eq!(broken(&calm), [""; 0]);
     (calm.calm, calm.is_quick) = ((2 * SECOND, 3 * SECOND), true);
     assert_eq!(broken(&calm), ["nothing fails without a cause"]);
+}
+
+/// In the calm only what has a time limit of its own is over too early, and statements of plain clients.
+#[test]
+fn answers_that_are_late() {
+    let timed_out = |op, role| {
+        let answer = Answer::Failed {
+            what: Failed::NotDone,
+            kind: "TimedOut".to_owned(),
+            message: String::new(),
+        };
+        let mut history = history([call(0, op, (5, 6), answer)]);
+        (history.calm, history.is_quick) = ((2 * SECOND, 3 * SECOND), true);
+        history.programs[0].role = role;
+        broken(&history)
+    };
+    let library = Role::Library {
+        library: crate::args::Library::Sqlx,
+        blocking: false,
+    };
+    let acquire = |wait| Op::Acquire {
+        kind: Kind::Lease,
+        key: "a".to_owned(),
+        wait,
+    };
+    let wrong = ["nothing fails without a cause"];
+    assert_eq!(timed_out(acquire(1000), library), [""; 0]);
+    assert_eq!(timed_out(acquire(0), library), wrong);
+    let counter = "a".to_owned();
+    assert_eq!(timed_out(Op::Count { counter }, library), [""; 0]);
+    // It is told of no jobs when its time is over.
+    let queue = "jobs".to_owned();
+    assert_eq!(timed_out(Op::Claim { queue, wait: 10 }, library), wrong);
+    assert_eq!(timed_out(Op::Look, library), wrong);
+    assert_eq!(timed_out(Op::Look, Role::Plain), [""; 0]);
 }
 
 #[test]
