@@ -219,7 +219,12 @@ async fn callers_in_line_are_refused_together(cx: Context) {
     }
     let refused = soon("all are refused", waiting.join_all()).await;
     for outcome in refused {
-        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
+        // One was perhaps asking when the connection ended.
+        let kind = outcome.unwrap_err().kind();
+        assert!(
+            matches!(kind, ErrorKind::Unavailable | ErrorKind::Indeterminate),
+            "{kind:?}"
+        );
     }
     cx.set_reachable(true).await;
     eventually("permits are there again", async || {

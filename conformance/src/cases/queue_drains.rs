@@ -23,6 +23,7 @@ register! { "queue_drains":
     Q33 drain_sees_the_end_of_a_lease;
     Q33 drain_waits_for_what_a_transaction_has_taken [Transactions];
     Q33 drain_outlasts_an_outage @ Own;
+    Q33 pause_of_a_paused_queue_changes_nothing [Sql];
 }
 
 const A_WHILE: Duration = Duration::from_millis(300);
@@ -37,6 +38,26 @@ fn count(drained: Drained) -> (bool, u64, bool) {
 }
 
 const COMPLETE: (bool, u64, bool) = (true, 0, false);
+
+/// A drain begins anew where somebody may have resumed the queue.
+async fn pause_of_a_paused_queue_changes_nothing(cx: Context) {
+    let queue = cx.queue().await;
+    let changed = async || cx.sql("SELECT changed_at::text FROM lockapi.queue").await;
+    queue.pause().await.unwrap();
+    let first = changed().await;
+    queue.pause_for(MINUTE).await.unwrap();
+    assert_eq!(changed().await, first);
+    queue.resume().await.unwrap();
+    queue.pause().await.unwrap();
+    assert_ne!(changed().await, first);
+    // What has run out is no pause.
+    queue.pause_for(MINUTE).await.unwrap();
+    let second = changed().await;
+    cx.elapse(MINUTE * 2).await;
+    let elapsed = changed().await;
+    queue.pause().await.unwrap();
+    assert_ne!(changed().await, elapsed, "{second:?}");
+}
 
 async fn drain_waits_for_what_runs(cx: Context) {
     let (here, there) = (cx.queue().await, cx.queue().await);

@@ -211,16 +211,17 @@ fn settled(context: &Context, job: u64, asked: (i64, crate::runtime::Time), end:
     }
 }
 
-/// Completes a delivery in a transaction; answers how that has ended, or nothing where it was not completed.
-pub(super) async fn complete(context: &Context, job: u64, delivery: &Delivery) -> Option<End> {
-    let mut transaction = Transaction::open(context).await?;
+/// Completes a delivery in a transaction; answers whether it has tried to.
+pub(super) async fn complete(context: &Context, job: u64, delivery: &Delivery) -> bool {
+    let Some(mut transaction) = Transaction::open(context).await else {
+        return false;
+    };
     let asked = (delivery.ticket().token, asked(context));
     context.history.ack(job, asked.0);
     match call(context, delivery.ack_in(&mut transaction.client)).await {
         Some(Ok(())) => {
             let end = transaction.end(context).await;
             settled(context, job, asked, end);
-            Some(end)
         }
         Some(Err(error)) => {
             if error.kind() != ErrorKind::Lost {
@@ -228,14 +229,13 @@ pub(super) async fn complete(context: &Context, job: u64, delivery: &Delivery) -
             }
             transaction.roll_back(context).await;
             settled(context, job, asked, End::RolledBack);
-            None
         }
         None => {
             transaction.roll_back(context).await;
             settled(context, job, asked, End::RolledBack);
-            None
         }
     }
+    true
 }
 
 /// A holder writes something that nobody may write who does not hold any more.

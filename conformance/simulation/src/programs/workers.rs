@@ -142,9 +142,7 @@ async fn handle(
     }
     if context.plan.has_kind(transactions::KIND)
         && context.coin()
-        && transactions::complete(&context, job, cx.delivery())
-            .await
-            .is_some()
+        && transactions::complete(&context, job, cx.delivery()).await
     {
         drop(entry);
         return after(&context);
@@ -168,8 +166,8 @@ async fn handle(
     }
 }
 
-/// How a handler ends that has completed its job in a transaction: if that was committed the job is done whatever this answers,
-/// and if it was rolled back it is not.
+/// How a handler ends that has completed its job in a transaction, or has failed to: if that was committed the job is done
+/// whatever this answers, and otherwise it is not.
 fn after(context: &Context) -> Result<(), Failed> {
     let answer = context.runtime.draw(|random| random.u8(..4));
     match answer {
