@@ -42,7 +42,11 @@ const COMPLETE: (bool, u64, bool) = (true, 0, false);
 /// A drain begins anew where somebody may have resumed the queue.
 async fn pause_of_a_paused_queue_changes_nothing(cx: Context) {
     let queue = cx.queue().await;
-    let changed = async || cx.sql("SELECT changed_at::text FROM lockapi.queue").await;
+    let changed = format!(
+        "SELECT changed_at::text FROM lockapi.queue WHERE namespace = '{}'",
+        cx.namespace()
+    );
+    let changed = async || cx.sql(&changed).await;
     queue.pause().await.unwrap();
     let first = changed().await;
     queue.pause_for(MINUTE).await.unwrap();
