@@ -5,7 +5,7 @@ mod numbers;
 mod runs;
 mod turns;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -59,22 +59,22 @@ struct Place {
 
 #[derive(Default)]
 struct State {
-    places: HashMap<(&'static str, String), Place>,
+    places: BTreeMap<(&'static str, String), Place>,
     jobs: BTreeMap<u64, Job>,
     /// The jobs of each group of a queue.
-    groups: HashMap<(&'static str, &'static str), Vec<u64>>,
+    groups: BTreeMap<(&'static str, &'static str), Vec<u64>>,
     /// The runs of each recurring task.
-    runs: HashMap<&'static str, Runs>,
+    runs: BTreeMap<&'static str, Runs>,
     /// Nanoseconds at which a permit was taken, and of which quota.
-    permits: HashMap<String, Vec<(i64, Quota)>>,
-    ids: HashMap<&'static str, BTreeSet<i64>>,
+    permits: BTreeMap<String, Vec<(i64, Quota)>>,
+    ids: BTreeMap<&'static str, BTreeSet<i64>>,
     /// Of each worker number the ids in the order in which they were known, with the highest up to there.
-    ids_of_workers: HashMap<u64, Vec<(Time, i64)>>,
+    ids_of_workers: BTreeMap<u64, Vec<(Time, i64)>>,
     /// When the standby of a fail-over received the last, and when it took over.
     fail_overs: Vec<(Time, Time)>,
     turns: Turns,
     /// Calls of limiters by key.
-    calls: HashMap<String, Vec<numbers::Asked>>,
+    calls: BTreeMap<String, Vec<numbers::Asked>>,
     /// When the faults have stopped.
     calm: Option<Time>,
     next: u64,

@@ -106,7 +106,8 @@ impl History {
         let mut state = self.lock();
         let fail_overs = state.fail_overs.len() as u64;
         for (key, permits) in &mut state.permits {
-            permits.sort_unstable_by_key(|(at, _)| *at);
+            // Of those of one moment the smallest bursts come first, which leave the least behind.
+            permits.sort_unstable_by_key(|(at, quota)| (*at, quota.limit()));
             // A fail-over forgets at most what a burst is, of the quota that has the largest.
             let largest = permits.iter().map(|(_, quota)| quota.limit()).max();
             let forgotten = largest.unwrap_or_default() * fail_overs;

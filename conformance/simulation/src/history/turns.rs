@@ -1,7 +1,7 @@
 //! What has to happen in time, where nothing fails: everybody has a turn, what is due is begun, and nobody is told that
 //! he waits for himself who does not.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::History;
@@ -41,9 +41,9 @@ pub(super) struct Turns {
     /// The tokens of deliveries that were handed over.
     pub(super) tokens: BTreeSet<i64>,
     /// Jobs of workers that have not begun, with their tokens, and since when.
-    unbegun: HashMap<i64, (i64, Time)>,
+    unbegun: BTreeMap<i64, (i64, Time)>,
     /// Jobs that nobody has, and since when.
-    free: HashMap<i64, Time>,
+    free: BTreeMap<i64, Time>,
 }
 
 /// Something that lasts until this is dropped.
@@ -151,7 +151,7 @@ impl History {
         let now = self.runtime.now();
         let mut state = self.lock();
         let turns = &mut state.turns;
-        let (mut unbegun, mut free) = (HashMap::new(), HashMap::new());
+        let (mut unbegun, mut free) = (BTreeMap::new(), BTreeMap::new());
         for job in &seen.jobs {
             match job.delivery {
                 Some((token, _)) if job.queue == OF_WORKERS && !turns.tokens.contains(&token) => {

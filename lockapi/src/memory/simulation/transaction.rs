@@ -115,7 +115,10 @@ impl Server {
         // What it does is done to a copy now, and to the tables when the transaction commits.
         let before = self.model.jobs.numbers();
         let after = self.model.jobs.last_number();
+        let mut jobs = std::mem::take(&mut self.model.jobs);
         let mut trial = self.model.clone();
+        trial.jobs = jobs.trial();
+        self.model.jobs = jobs;
         let rows = (request.meaning)(&mut trial, session)?;
         let left = trial.jobs.numbers();
         let gone: Vec<_> = before.difference(&left).copied().collect();

@@ -52,6 +52,14 @@ impl Jobs {
         self.locked.clear();
     }
 
+    /// A copy in which a statement that reads no job that has ended can be tried.
+    pub(crate) fn trial(&mut self) -> Self {
+        let ended = std::mem::take(&mut self.ended);
+        let trial = self.clone();
+        self.ended = ended;
+        trial
+    }
+
     /// The number of the latest job.
     pub(crate) fn last_number(&self) -> i64 {
         self.numbers
