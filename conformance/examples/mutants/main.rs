@@ -275,7 +275,7 @@ mod cases {
         let (passed, stuck) = (Verdict::Passed, Verdict::Stuck("not in time"));
         assert_eq!(said(&[failed(), failed()]), failed());
         let steady = [failed(), passed.clone(), passed.clone(), passed.clone()];
-        let once = said(&[&steady[..], &[passed.clone()]].concat());
+        let once = said(&[&steady[..], std::slice::from_ref(&passed)].concat());
         assert_eq!(once, Verdict::Unsteady("a".to_owned()));
         assert_eq!(said(&[stuck.clone(), stuck.clone()]), stuck);
         assert_eq!(said(&[stuck.clone(), failed(), failed()]), failed());
