@@ -175,35 +175,41 @@ fn callers_that_left_make_room_at_once() {
     }
 }
 
+/// An owner of the first program waits for a lock.
+fn ask(sim: &mut Sim, key: i64, owner: crate::mutex::OwnerId, mode: LockMode) -> u64 {
+    sim.names += 1;
+    let (caller, policy) = (sim.names, WaitPolicy::Forever);
+    let (lock, since) = (lock(key), sim.now);
+    let pending = Caller::Pending {
+        lock,
+        number: 0,
+        mode,
+        policy,
+        since,
+    };
+    sim.processes[0].callers.insert(caller, pending);
+    let want = Acquisition {
+        lock,
+        mode,
+        owner: Some(owner),
+        policy,
+    };
+    let id = sim.change(0, |table, now, effects| {
+        table.acquire(now, want, caller, effects)
+    });
+    if let Some(Caller::Pending { number, .. }) = sim.processes[0].callers.get_mut(&caller) {
+        *number = id;
+    }
+    caller
+}
+
 #[test]
 fn a_cycle_is_one_that_is_seen_twice() {
     let mut sim = two(1, 2);
     let owner = crate::mutex::LockOwner::new().id();
     let theirs = sim.wait_in(1, 1, LockMode::Exclusive);
     sim.run(MS * 20);
-    let ask = |sim: &mut Sim, key| {
-        sim.names += 1;
-        let (caller, mode, policy) = (sim.names, LockMode::Exclusive, WaitPolicy::Forever);
-        let (lock, since) = (lock(key), sim.now);
-        let pending = Caller::Pending {
-            lock,
-            number: 0,
-            mode,
-            policy,
-            since,
-        };
-        sim.processes[0].callers.insert(caller, pending);
-        let want = Acquisition {
-            lock,
-            mode,
-            owner: Some(owner),
-            policy,
-        };
-        sim.change(0, |table, now, effects| {
-            table.acquire(now, want, caller, effects)
-        });
-        caller
-    };
+    let ask = |sim: &mut Sim, key| ask(sim, key, owner, LockMode::Exclusive);
     let own = ask(&mut sim, 0);
     sim.run(MS * 20);
     assert!(sim.holds(0, own));
@@ -247,33 +253,6 @@ fn a_reader_that_may_be_let_in_closes_no_cycle() {
             two(1, 2),
             [(); 2].map(|()| crate::mutex::LockOwner::new().id()),
         );
-        let ask = |sim: &mut Sim, key, owner, mode| {
-            sim.names += 1;
-            let (caller, policy) = (sim.names, WaitPolicy::Forever);
-            let (lock, since) = (lock(key), sim.now);
-            let pending = Caller::Pending {
-                lock,
-                number: 0,
-                mode,
-                policy,
-                since,
-            };
-            sim.processes[0].callers.insert(caller, pending);
-            let want = Acquisition {
-                lock,
-                mode,
-                owner: Some(owner),
-                policy,
-            };
-            let id = sim.change(0, |table, now, effects| {
-                table.acquire(now, want, caller, effects)
-            });
-            if let Some(Caller::Pending { number, .. }) = sim.processes[0].callers.get_mut(&caller)
-            {
-                *number = id;
-            }
-            caller
-        };
         let shares = ask(&mut sim, 0, reader, LockMode::Shared);
         let own = ask(&mut sim, 1, both, LockMode::Exclusive);
         sim.run(MS * 50);
