@@ -116,7 +116,7 @@ impl dyn Election + '_ {
     /// ends, before another can begin.
     ///
     /// # Errors
-    /// Those of `work`. `Lost` when the term ended before its release was answered; otherwise as for
+    /// Those of `work`. `Lost` when the term ended before it was resigned; otherwise as for
     /// [`campaign`](Election::campaign).
     pub async fn lead<F, W, T, E>(&self, work: F) -> Result<T, E>
     where
@@ -131,9 +131,9 @@ impl dyn Election + '_ {
     /// Leads whenever it can until it is [stopped](Stop), and then returns `None`.
     ///
     /// `work` is run in each of its terms, and dropped when the term ends or when it is stopped;
-    /// then it resigns. When `work` completes and the resignation is answered while it leads, its result is returned; when the term
-    /// had ended before, `work` is run again in the next one. While the database is unavailable, or
-    /// after the backend was closed, it keeps trying.
+    /// then it resigns. When `work` completes and the term lasts until it has resigned, the result of `work`
+    /// is returned; when the term ended before, `work` is run again in the next one. While the database is
+    /// unavailable, or after the backend was closed, it keeps trying.
     ///
     /// # Cancel safety
     /// When dropped, `work` is dropped, and it resigns in the background.

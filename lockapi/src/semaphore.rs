@@ -114,7 +114,7 @@ impl dyn Semaphore + '_ {
     /// the permit is lost.
     ///
     /// # Errors
-    /// Those of `work`. `Lost` when the permit was lost before its release was answered; otherwise as for
+    /// Those of `work`. `Lost` when the permit was lost before it was released; otherwise as for
     /// [`try_acquire`](#method.try_acquire).
     pub async fn run_permitted<F, W, T, E>(&self, work: F) -> Result<Option<T>, E>
     where

@@ -91,7 +91,7 @@ impl Election {
     /// steps.
     ///
     /// # Errors
-    /// Those of `work`. `Lost` when the term ended before its release was answered; otherwise as for
+    /// Those of `work`. `Lost` when the term ended before it was resigned; otherwise as for
     /// [`campaign`](Self::campaign).
     pub fn lead<T, E>(&self, work: impl FnOnce(&LeaseGuard) -> Result<T, E>) -> Result<T, E>
     where

@@ -65,7 +65,7 @@ impl Lease {
     /// its steps. It is released also when `work` panics.
     ///
     /// # Errors
-    /// Those of `work`. `Lost` when the lease was lost before its release was answered; otherwise as for
+    /// Those of `work`. `Lost` when the lease was lost before it was released; otherwise as for
     /// [`try_acquire`](Self::try_acquire).
     pub fn run_exclusive<T, E>(
         &self,

@@ -101,7 +101,7 @@ impl Mutex {
     /// its steps. The lock is released also when `work` panics.
     ///
     /// # Errors
-    /// Those of `work`. `Lost` when the lock was lost before its release was answered; otherwise as for
+    /// Those of `work`. `Lost` when the lock was lost before it was released; otherwise as for
     /// [`try_lock`](Self::try_lock).
     pub fn run_exclusive<T, E>(
         &self,

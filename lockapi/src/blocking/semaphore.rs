@@ -97,7 +97,7 @@ impl Semaphore {
     /// [`LeaseGuard::is_lost`] between its steps. It is released also when `work` panics.
     ///
     /// # Errors
-    /// Those of `work`. `Lost` when the permit was lost before its release was answered; otherwise as for
+    /// Those of `work`. `Lost` when the permit was lost before it was released; otherwise as for
     /// [`try_acquire`](Self::try_acquire).
     pub fn run_permitted<T, E>(
         &self,

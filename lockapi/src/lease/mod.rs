@@ -340,7 +340,7 @@ impl dyn Lease + '_ {
     /// the lease is lost.
     ///
     /// # Errors
-    /// Those of `work`. `Lost` when the lease was lost before its release was answered; otherwise as for
+    /// Those of `work`. `Lost` when the lease was lost before it was released; otherwise as for
     /// [`try_acquire`](Lease::try_acquire).
     pub async fn run_exclusive<F, W, T, E>(&self, work: F) -> Result<Option<T>, E>
     where

@@ -140,7 +140,7 @@ impl dyn Mutex + '_ {
     /// the lock is lost.
     ///
     /// # Errors
-    /// Those of `work`. `Lost` when the lock was lost before its release was answered; otherwise as for
+    /// Those of `work`. `Lost` when the lock was lost before it was released; otherwise as for
     /// [`try_lock`](Mutex::try_lock).
     pub async fn run_exclusive<F, W, T, E>(&self, work: F) -> Result<Option<T>, E>
     where
