@@ -607,6 +607,30 @@ fn of_two_who_pause_and_resume_the_later_takes_effect() {
     }
 }
 
+/// Dozens of drains of one queue may look at the same time.
+#[test]
+fn who_counts_what_runs_is_not_counted_by_others() {
+    let namespace = format!("n{:016x}", fastrand::u64(..));
+    let mut sides = [0, 1, 2].map(|session| {
+        let mut side = Side::server(url(), Plans::Engine);
+        (side.session, side.namespace) = (session, namespace.clone());
+        side
+    });
+    let mut given = std::collections::BTreeMap::new();
+    sides[0].run(&push(&["a"]), &mut given);
+    // Leaves a number in the row, which is why each of them has to lock it.
+    sides[0].script(&format!(
+        "BEGIN; SELECT FROM lockapi.job WHERE namespace = '{namespace}' FOR UPDATE; COMMIT"
+    ));
+    for side in &mut sides {
+        side.script("BEGIN");
+        assert_eq!(side.run(&count_running(), &mut given), "0 run");
+    }
+    for side in &mut sides {
+        side.script("COMMIT");
+    }
+}
+
 /// The number in the row is that of a savepoint, or of several transactions, and nobody holds a lock on it.
 #[test]
 fn what_an_open_transaction_has_in_any_way_runs() {

@@ -7,7 +7,8 @@
 -- Index: job_due, one range for each priority; job_pkey; queue_pkey.
 -- Race: the transactions are read after the snapshot was taken: what one of them has committed meanwhile is counted by
 -- the next statement. Only who can lock a row knows that nobody else has; a number in xmax may be that of a
--- savepoint, or of several transactions, so rows that have one are locked, and those that cannot be run.
+-- savepoint, or of several transactions, so rows that have one are locked, and those that cannot be run. All that take,
+-- complete or change a job conflict with a shared lock, and others that count do not.
 WITH locks AS MATERIALIZED (
     SELECT DISTINCT pg_catalog.hashtextextended(l.virtualtransaction, 0) AS transaction
       FROM pg_catalog.pg_locks AS l
@@ -43,4 +44,4 @@ SELECT level.priority, p.examined, p.running, (extract(epoch FROM p.run_at) * 10
                 FROM lockapi.job AS j
                WHERE o.marked AND NOT o.held AND j.id = o.id
                LIMIT 1
-                 FOR UPDATE OF j SKIP LOCKED) AS f ON true) AS p
+                 FOR SHARE OF j SKIP LOCKED) AS f ON true) AS p
