@@ -138,6 +138,16 @@ const MADE: &[Made] = &[
          UPDATE lockapi.job SET due_at = now() - interval '1 hour';
          INSERT INTO lockapi.group_limit VALUES (0, 'default', 'imports', 'tenant-7')",
     ),
+    // A key, which holds up the group of its job as well.
+    made(
+        "paused_group",
+        "default/imports/bank",
+        3,
+        r#"SELECT lockapi.push_with_headers('imports', 'import', 'null', '{"limit-by": "bank"}', group_key => 'tenant-7');
+         SELECT lockapi.push('imports', 'import', group_key => 'tenant-7');
+         UPDATE lockapi.job SET due_at = now() - interval '1 hour';
+         INSERT INTO lockapi.group_limit VALUES (0, 'default', 'imports', 'bank')"#,
+    ),
     made(
         "paused_name",
         "default/mails/welcome",

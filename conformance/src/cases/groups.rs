@@ -47,7 +47,7 @@ register! { "groups":
     Q22 no_name_of_a_mutex_is_in_the_way_of_a_queue;
 }
 
-fn at_most(jobs: u32) -> JobLimit {
+pub(super) fn at_most(jobs: u32) -> JobLimit {
     JobLimit::default().running(jobs)
 }
 
@@ -348,19 +348,35 @@ async fn take_in_a_transaction_keeps_to_the_limit(cx: Context) {
 
 /// How many jobs of each group run, and which number ran last.
 #[derive(Default)]
-struct Seen {
+pub(super) struct Seen {
     running: [AtomicUsize; GROUPS],
     most: [AtomicUsize; GROUPS],
     order: [Mutex<Vec<usize>>; GROUPS],
 }
 
-const GROUPS: usize = 7;
+pub(super) const GROUPS: usize = 7;
 const EACH: usize = 12;
 
+impl Seen {
+    /// All were done, and no more of a group at once.
+    pub(super) fn check(&self, most: usize) {
+        for group in 0..GROUPS {
+            let ran = self.most[group].load(Ordering::SeqCst);
+            assert!(ran <= most, "{ran} at once");
+            let done = self.order[group].lock().unwrap().len();
+            assert_eq!(done, EACH, "of group {group}");
+        }
+    }
+}
+
+fn of_seven(nth: usize) -> Job {
+    of(&format!("g{}", nth % GROUPS), nth)
+}
+
 /// Runs workers of two programs until there is nothing to do; one in five first attempts fails.
-async fn run_workers(cx: &Context, seen: &Arc<Seen>) {
+pub(super) async fn run_workers(cx: &Context, seen: &Arc<Seen>, job: impl Fn(usize) -> Job) {
     let queues = [cx.queue().await, cx.queue().await];
-    let jobs = (0..GROUPS * EACH).map(|nth| of(&format!("g{}", nth % GROUPS), nth).max_attempts(3));
+    let jobs = (0..GROUPS * EACH).map(|nth| job(nth).max_attempts(3));
     queues[0].push_all(jobs.collect()).await.unwrap();
     let handler = |seen: Arc<Seen>| {
         move |number: usize, job: Working| {
@@ -392,25 +408,19 @@ async fn workers_keep_to_the_limit(cx: Context) {
     let queue = cx.queue().await;
     queue.set_groups(Groups::default().limit(2)).await.unwrap();
     let seen = Arc::new(Seen::default());
-    run_workers(&cx, &seen).await;
-    for group in 0..GROUPS {
-        let most = seen.most[group].load(Ordering::SeqCst);
-        assert!(most <= 2, "{most} at once");
-        let done = seen.order[group].lock().unwrap().len();
-        assert_eq!(done, EACH, "of group {group}");
-    }
+    run_workers(&cx, &seen, of_seven).await;
+    seen.check(2);
 }
 
 async fn workers_keep_the_order(cx: Context) {
     let queue = cx.queue().await;
     queue.set_groups(Groups::default().ordered()).await.unwrap();
     let seen = Arc::new(Seen::default());
-    run_workers(&cx, &seen).await;
-    for group in 0..GROUPS {
-        assert!(seen.most[group].load(Ordering::SeqCst) <= 1);
-        let order = seen.order[group].lock().unwrap();
+    run_workers(&cx, &seen, of_seven).await;
+    seen.check(1);
+    for order in &seen.order {
+        let order = order.lock().unwrap();
         assert!(order.is_sorted(), "{order:?}");
-        assert_eq!(order.len(), EACH);
     }
 }
 

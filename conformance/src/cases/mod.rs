@@ -33,6 +33,7 @@ mod keys;
 mod lease;
 mod lease_answers;
 mod leased_mutex;
+mod limit_keys;
 mod limited_queue_bounds;
 mod limited_queues;
 mod limiter;
@@ -158,6 +159,7 @@ const MODULES: &[&[Case]] = &[
     queue_keys::CASES,
     queue_limits::CASES,
     limited_queues::CASES,
+    limit_keys::CASES,
     limited_queue_bounds::CASES,
     queue_rates::CASES,
     queue_locked::CASES,

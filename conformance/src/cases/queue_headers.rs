@@ -477,6 +477,14 @@ async fn headers_in_sql_have_the_same_limits(cx: Context) {
         ),
         (&objects(33, 8000), "33 headers; allowed are at most 32"),
         (
+            r#"'{"limit-by": ""}'"#,
+            "the key of the limit has 0 bytes; allowed are 1 to 255 bytes",
+        ),
+        (
+            "jsonb_build_object('Limit-By', repeat('k', 256))",
+            "the key of the limit has 256 bytes; allowed are 1 to 255 bytes",
+        ),
+        (
             &objects(32, 8193),
             "have 8193 bytes of names and values; allowed are at most 8192",
         ),

@@ -21,7 +21,7 @@ use lockapi::suite::queue::{
 };
 
 pub use actions::{Action, GroupAction, actions};
-use groups::group;
+use groups::in_group;
 
 use super::{UNIT, near, perform};
 
@@ -414,9 +414,10 @@ impl<C: Connection> Pair<'_, C> {
             .map(|(nth, (key, mode, priority, delay))| PushKeyed {
                 namespace: self.namespace.to_owned(),
                 queue: "work".to_owned(),
-                job: NewJob {
-                    group: group(if *key == 2 { (first + nth) % 3 } else { 0 }),
-                    ..new_job(first + nth, *priority, *delay, 2)
+                job: {
+                    let job = new_job(first + nth, *priority, *delay, 2);
+                    let of = |groups| if *key == 2 { (first + nth) % groups } else { 0 };
+                    in_group(job, of(3), of(5) % 3)
                 },
                 keys: Keys {
                     unique_key: mode.map_or_else(String::new, |_| format!("u{key}")),

@@ -150,6 +150,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "jobs_of_tasks",
         sql: include_str!("../../migrations/0024_jobs_of_tasks.sql"),
     },
+    Migration {
+        version: 25,
+        name: "limit_keys",
+        sql: include_str!("../../migrations/0025_limit_keys.sql"),
+    },
 ];
 
 impl Migration {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::key::check_name;
 
 /// The most headers of a job.
 pub const MAX_HEADERS: usize = 32;
@@ -18,6 +19,8 @@ pub const MAX_HEADER_BYTES: usize = 8192;
 pub const MAX_TAG: usize = 64;
 /// The header that has the tags of a job, separated by commas.
 pub(crate) const TAGS: &str = "tags";
+/// The header that has the key by which a job is [limited](super::Job::limit_by) besides its group.
+const LIMIT_BY: &str = "limit-by";
 
 /// The headers of a job: texts by name, such as the context of a trace.
 ///
@@ -67,6 +70,26 @@ impl Headers {
         let tags = self.get(TAGS).filter(|tags| !tags.is_empty());
         let tags = tags.map_or_else(|| tag.to_owned(), |tags| format!("{tags},{tag}"));
         self.insert(TAGS, tags);
+    }
+
+    /// The key by which the job is [limited](super::Job::limit_by) besides its group: the header `limit-by`.
+    #[must_use]
+    pub fn limit_key(&self) -> Option<&str> {
+        self.get(LIMIT_BY)
+    }
+
+    pub(crate) fn limit_by(&mut self, key: String) {
+        self.insert(LIMIT_BY, key);
+    }
+
+    /// Those that a job gets whose place, and so whose key, stays as it is.
+    pub(crate) fn with_limit_key_of(&self, other: &Self) -> Self {
+        let mut headers = self.clone();
+        headers.0.remove(LIMIT_BY);
+        if let Some(key) = other.limit_key() {
+            headers.limit_by(key.to_owned());
+        }
+        headers
     }
 
     #[cfg(feature = "opentelemetry")]
@@ -156,6 +179,9 @@ impl Headers {
                      allowed are all other characters"
                 ));
             }
+        }
+        if let Some(key) = self.limit_key() {
+            check_name("key of the limit", key, 1)?;
         }
         if self.bytes() > MAX_HEADER_BYTES {
             return invalid(format!(

@@ -67,7 +67,8 @@ pub enum Unique {
     /// The waiting job is replaced by the new one: name, payload, headers, priority and time, with all attempts
     /// left.
     Replace,
-    /// The waiting job gets the new name, payload and headers, and keeps its priority, attempts and time.
+    /// The waiting job gets the new name, payload and headers, and keeps its priority, attempts and time, its group and the key
+    /// that it is [limited by](Job::limit_by).
     Keep,
 }
 
@@ -272,6 +273,20 @@ impl Job {
         self
     }
 
+    /// Limits it by a key besides its [group](Self::group), such as the provider that it calls, which jobs of all groups share. A
+    /// key is limited like the group of that name: at most so many jobs with the key or in that group run at once, one unless
+    /// [set](super::Queue::set_group_limit) for it or for [all](super::Queue::set_groups), and they take permits of one rate. A job
+    /// without a group is in the group of its key.
+    ///
+    /// Groups take turns as before, and share the room of a key one after the other. A job whose key has no room holds up the jobs of
+    /// its group that come after it. A key has no order: also where groups are ordered, its limit is what was set. The key has 1 to 255
+    /// bytes, and is the [header](Self::header) `limit-by`, so a push in SQL has it there.
+    #[must_use]
+    pub fn limit_by(mut self, key: impl Into<String>) -> Self {
+        self.headers.limit_by(key.into());
+        self
+    }
+
     /// Sets a header, for what belongs to the job and not to its payload, such as the context of a trace.
     /// Handlers [read](super::Delivery::header) it, in each attempt, and it stays with the job in the dead
     /// letters and afterwards.
@@ -332,6 +347,11 @@ impl Job {
         self.group.is_some()
     }
 
+    /// The group in which it takes its turn.
+    fn lane(&self) -> Option<&str> {
+        self.group.as_deref().or_else(|| self.headers.limit_key())
+    }
+
     pub(crate) fn is_idempotent(&self) -> bool {
         self.idempotency_key.is_some()
     }
@@ -389,7 +409,7 @@ impl Job {
             delay: micros(self.delay),
             ttl: micros(self.ttl),
             max_attempts: i64::from(self.max_attempts),
-            group: self.group.clone().unwrap_or_default(),
+            group: self.lane().unwrap_or_default().to_owned(),
             headers: self.headers.clone(),
         }
     }

@@ -19,7 +19,7 @@ enum Push {
     Refused(String),
 }
 
-/// The group that a job is in.
+/// The group that a job is in, or that of the key it is limited by besides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group {
     pub(crate) queue: &'static str,
@@ -34,7 +34,7 @@ pub(crate) struct Group {
 type Limit = (&'static str, usize);
 
 pub(super) struct Job {
-    group: Option<Group>,
+    groups: Vec<Group>,
     limit: Option<Limit>,
     push: Push,
     /// When the push was sent and answered.
@@ -73,15 +73,15 @@ impl State {
     }
 
     /// A job that may be there from now on.
-    pub(super) fn add_job(&mut self, now: Time, group: Option<Group>, limit: Option<Limit>) -> u64 {
+    pub(super) fn add_job(&mut self, now: Time, groups: &[Group], limit: Option<Limit>) -> u64 {
         self.next += 1;
         let number = self.next;
-        if let Some(group) = group {
+        for group in groups {
             let jobs = self.groups.entry((group.queue, group.key)).or_default();
             jobs.push(number);
         }
         let job = Job {
-            group,
+            groups: groups.to_vec(),
             limit,
             push: Push::Asked,
             pushed: (now, now),
@@ -96,11 +96,24 @@ impl State {
         number
     }
 
-    /// What is wrong with a delivery of this job to a claim that began at `asked`: too many of its group run, or
-    /// one runs that was pushed before it.
-    fn check_group(&self, runtime: &Runtime, number: u64, asked: Time) -> Option<String> {
+    /// What is wrong with a delivery of this job to a claim that began at `asked`: too many of its group, or with its key, run,
+    /// or one runs that was pushed before it.
+    fn check_groups(&self, runtime: &Runtime, number: u64, asked: Time) -> Option<String> {
+        let groups = &self.jobs.get(&number)?.groups;
+        let mut wrong = groups
+            .iter()
+            .filter_map(|group| self.check_group(runtime, number, asked, *group));
+        wrong.next()
+    }
+
+    fn check_group(
+        &self,
+        runtime: &Runtime,
+        number: u64,
+        asked: Time,
+        group: Group,
+    ) -> Option<String> {
         let job = self.jobs.get(&number)?;
-        let group = job.group?;
         let others = self.groups.get(&(group.queue, group.key))?.iter();
         let others = others.filter(|other| **other != number);
         let others: Vec<_> = others
@@ -128,19 +141,19 @@ impl History {
     /// Somebody is about to push; answers what the payload has to be.
     pub(crate) fn push(&self) -> u64 {
         let now = self.runtime.now();
-        self.lock().add_job(now, None, None)
+        self.lock().add_job(now, &[], None)
     }
 
-    /// The same to a group.
-    pub(crate) fn push_to(&self, group: Group) -> u64 {
+    /// The same to a group, and with a key besides.
+    pub(crate) fn push_to(&self, groups: &[Group]) -> u64 {
         let now = self.runtime.now();
-        self.lock().add_job(now, Some(group), None)
+        self.lock().add_job(now, groups, None)
     }
 
     /// The same to a queue of which so many jobs run at once at most.
     pub(crate) fn push_limited(&self, limit: Limit) -> u64 {
         let now = self.runtime.now();
-        self.lock().add_job(now, None, Some(limit))
+        self.lock().add_job(now, &[], Some(limit))
     }
 
     /// Whether somebody may push jobs of hundreds of groups, which few do because each job is looked at after each statement.
@@ -221,7 +234,7 @@ impl History {
         let (grouped, limited) = if late {
             (None, None)
         } else {
-            let grouped = state.check_group(&self.runtime, job, asked);
+            let grouped = state.check_groups(&self.runtime, job, asked);
             (grouped, state.check_limit(&self.runtime, job))
         };
         let done = done.filter(|acked| !state.is_lost(*acked));

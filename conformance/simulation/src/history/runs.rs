@@ -39,7 +39,7 @@ impl History {
         let known = known.copied();
         let number = match known {
             Some((job, number)) if job == run.job => number,
-            _ => state.add_job(now, None, None),
+            _ => state.add_job(now, &[], None),
         };
         let runs = state.runs.entry(run.task).or_default();
         runs.insert(run.due, (run.job, number));

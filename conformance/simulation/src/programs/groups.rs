@@ -27,6 +27,11 @@ pub(super) const LIMITED: [Limited; 2] = [
     },
 ];
 
+/// A key that jobs of all groups may be limited by.
+const SHARED: &str = "shared";
+/// How many jobs with it run at once at most, whatever its limit is at a time.
+const MOST: usize = 2;
+
 impl Limited {
     /// One of the ways in which they are limited at a time.
     fn groups(&self, context: &Context) -> Groups {
@@ -61,6 +66,21 @@ impl Limited {
             most: self.most,
             ordered: self.ordered,
         }
+    }
+
+    /// A key for a job, if it has one: one that is that of a group as well only where these have no order.
+    fn key(&self, context: &Context) -> Option<Group> {
+        if context.coin() {
+            return None;
+        }
+        let of_group = !self.ordered && context.coin();
+        let key = if of_group { context.key() } else { SHARED };
+        Some(Group {
+            queue: self.queue,
+            key,
+            most: MOST,
+            ordered: false,
+        })
     }
 
     fn any(context: &Context) -> &'static Self {
@@ -104,7 +124,12 @@ pub(super) async fn push(context: Context) {
                 let groups = of.groups(&context);
                 context.call(queue.set_groups(groups)).await;
             }
-            5 if !of.ordered => {
+            5 | 6 => {
+                let most = context.runtime.draw(|random| random.u32(0..=2));
+                let own = JobLimit::default().running(most);
+                context.call(queue.set_group_limit(SHARED, Some(own))).await;
+            }
+            7 if !of.ordered => {
                 limited::change(&context, &*queue).await;
             }
             _ => {}
@@ -124,8 +149,14 @@ pub(super) async fn push(context: Context) {
 }
 
 async fn push_one(context: &Context, queue: &dyn Queue, of: &Limited, key: &'static str) {
-    let number = context.history.push_to(of.group(key));
+    let by = of.key(context);
+    let by = by.filter(|by| by.key != key);
+    let groups: Vec<_> = std::iter::once(of.group(key)).chain(by).collect();
+    let number = context.history.push_to(&groups);
     let mut job = jobs::job(context, number).group(key);
+    if let Some(by) = by {
+        job = job.limit_by(by.key);
+    }
     if !of.ordered && context.coin() {
         job = job.delay(
             context
@@ -145,7 +176,7 @@ pub(super) async fn work(context: Context) {
 pub(super) async fn audit(context: &Context) {
     for of in &LIMITED {
         let queue = context.backend().queue(of.queue).expect("a queue");
-        for key in Context::KEYS {
+        for key in Context::KEYS.into_iter().chain([SHARED]) {
             if let Err(error) = queue.set_group_limit(key, None).await {
                 let what = format!("set_group_limit: {error:?}");
                 context.runtime.violate("all can be had in the end", what);

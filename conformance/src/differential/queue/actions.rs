@@ -96,8 +96,8 @@ pub enum Label {
 /// What is done with groups.
 #[derive(Clone, Debug)]
 pub enum GroupAction {
-    /// Pushes jobs: the group, priority, delay and attempts.
-    Push(Vec<(u8, u8, u8, u8)>),
+    /// Pushes jobs: the group and the key they are limited by besides, priority, delay and attempts.
+    Push(Vec<((u8, u8), u8, u8, u8)>),
     /// Admits jobs of so many groups.
     Admit(u8),
     /// Sets the limit of all groups, whether they are ordered, and how many jobs each has at once of a slow rate.
@@ -111,8 +111,13 @@ fn rate() -> impl Strategy<Value = Option<u8>> {
     prop::option::weighted(0.3, 1..4u8)
 }
 
+/// The group whose name is the key of a job; the first is none.
+pub(super) fn key() -> impl Strategy<Value = u8> {
+    prop_oneof![2 => Just(0), 1 => 1..4u8]
+}
+
 fn of_groups() -> impl Strategy<Value = GroupAction> {
-    let jobs = prop::collection::vec((0..4u8, 0..4u8, 0..3u8, 1..3u8), 1..5usize);
+    let jobs = prop::collection::vec(((0..4u8, key()), 0..4u8, 0..3u8, 1..3u8), 1..5usize);
     prop_oneof![
         3 => jobs.prop_map(GroupAction::Push),
         4 => (1..5u8).prop_map(GroupAction::Admit),

@@ -7,12 +7,21 @@ use super::super::near;
 use super::{GroupAction, Pair, new_job};
 
 /// The name of a group; the first is none.
-pub(super) fn group(number: usize) -> String {
+fn group(number: usize) -> String {
     if number == 0 {
         String::new()
     } else {
         format!("g{number}")
     }
+}
+
+/// In a group, and limited by the key with the name of another; a job with a key alone is in that group.
+pub(super) fn in_group(mut job: NewJob, of: usize, by: usize) -> NewJob {
+    job.group = group(if of == 0 { by } else { of });
+    if by > 0 {
+        job.headers.insert("limit-by", group(by));
+    }
+    job
 }
 
 /// Of so many jobs at once, and of a rate with this burst, whose permits come back in hours.
@@ -65,12 +74,12 @@ impl<C: Connection> Pair<'_, C> {
         }
     }
 
-    async fn push_to_groups(&mut self, jobs: &[(u8, u8, u8, u8)]) {
+    async fn push_to_groups(&mut self, jobs: &[((u8, u8), u8, u8, u8)]) {
         let first = self.jobs.len();
         let jobs = jobs.iter().enumerate();
-        let jobs = jobs.map(|(nth, (of, priority, delay, attempts))| NewJob {
-            group: group(usize::from(*of)),
-            ..new_job(first + nth, *priority, *delay, *attempts)
+        let jobs = jobs.map(|(nth, ((of, by), priority, delay, attempts))| {
+            let job = new_job(first + nth, *priority, *delay, *attempts);
+            in_group(job, usize::from(*of), usize::from(*by))
         });
         let push = Push {
             namespace: self.namespace.to_owned(),

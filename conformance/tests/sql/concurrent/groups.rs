@@ -237,20 +237,28 @@ struct Parked {
     count: usize,
     priority: i64,
     delay: i64,
+    /// The key that they are limited by besides.
+    by: &'static str,
 }
 
 fn park(parked: &'static [Parked]) -> Step {
     Arc::new(|side: &mut Side| {
         let of = |one: &'static Parked| {
-            (0..one.count).map(move |nth| NewJob {
-                group: if one.each {
-                    format!("{}{nth:03}", one.group)
-                } else {
-                    one.group.to_owned()
-                },
-                priority: one.priority,
-                delay: one.delay * UNIT,
-                ..new_job()
+            (0..one.count).map(move |nth| {
+                let mut job = NewJob {
+                    group: if one.each {
+                        format!("{}{nth:03}", one.group)
+                    } else {
+                        one.group.to_owned()
+                    },
+                    priority: one.priority,
+                    delay: one.delay * UNIT,
+                    ..new_job()
+                };
+                if !one.by.is_empty() {
+                    job.headers.insert("limit-by", one.by);
+                }
+                job
             })
         };
         let push = Push {
@@ -288,6 +296,7 @@ const fn job_of(group: &'static str) -> Parked {
         count: 1,
         priority: 2,
         delay: 0,
+        by: "",
     }
 }
 
@@ -383,6 +392,45 @@ fn groups_have_their_turns_as_in_the_model() {
                     park(&[MANY, FULL, MANY, LATER, LOW, FULL, HIGH, MANY]),
                 ];
                 for _ in 0..20 {
+                    steps.extend([admit_of(groups), admit_of(groups), done()]);
+                }
+                let steps: Vec<_> = steps.iter().collect();
+                agree(Plans::Engine, &steps);
+            }
+        }
+    }
+}
+
+/// Keys with more jobs than they have room for, beside each other, beside their groups, and of groups whose first job has none or
+/// another.
+#[test]
+fn groups_share_keys_as_in_the_model() {
+    const EACH: Parked = Parked {
+        count: 7,
+        each: true,
+        by: "k",
+        ..job_of("e")
+    };
+    const OTHER: Parked = Parked { by: "m", ..EACH };
+    const PLAIN: Parked = Parked { by: "", ..EACH };
+    const OWN: Parked = Parked {
+        count: 3,
+        ..job_of("k")
+    };
+    const SAME: Parked = Parked { by: "k", ..OWN };
+    const URGENT: Parked = Parked {
+        priority: 0,
+        by: "m",
+        ..OWN
+    };
+    for ordered in [false, true] {
+        for most in [1, 2, 9] {
+            for groups in [1, 3, 10, 256] {
+                let mut steps = vec![
+                    set_groups(most, ordered),
+                    park(&[EACH, PLAIN, OWN, OTHER, SAME, URGENT, EACH]),
+                ];
+                for _ in 0..25 {
                     steps.extend([admit_of(groups), admit_of(groups), done()]);
                 }
                 let steps: Vec<_> = steps.iter().collect();

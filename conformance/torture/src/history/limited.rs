@@ -8,7 +8,7 @@ use super::{Call, History, Violation, time};
 use crate::log::{Answer, Claimed, Nanos, Op, Paused, SECOND};
 use crate::plan::Fault;
 use crate::programs::limited::{
-    GROUP_RATE, GROUPED, LIMITED, OF_GROUPS, OF_QUEUE, ORDERED, PACED, QUEUE_RATE, RATED, name_of,
+    GROUP_RATE, GROUPED, LIMITED, OF_GROUPS, OF_QUEUE, ORDERED, PACED, QUEUE_RATE, RATED, key_of, name_of,
 };
 
 /// For how long a statement whose caller knows nothing of it may still have an effect.
@@ -265,7 +265,7 @@ fn holds<'a>(
     holds
 }
 
-/// No more have jobs of a queue, or of a group, than the largest limit allows that there may have been when the last of them was
+/// No more have jobs of a queue, of a group, or with a key, than the largest limit allows that there may have been when the last of them was
 /// claimed, or admitted.
 fn running(history: &History, limits: &Limits<'_>, holds: &[Hold<'_>]) -> Vec<Violation> {
     let mut places: BTreeMap<(&str, Option<&str>), Vec<&Hold<'_>>> = BTreeMap::new();
@@ -275,6 +275,10 @@ fn running(history: &History, limits: &Limits<'_>, holds: &[Hold<'_>]) -> Vec<Vi
                 .entry((hold.queue, hold.group))
                 .or_default()
                 .push(hold);
+        }
+        if let Some(key) = key_of(hold.queue, hold.job) {
+            let place = (hold.queue, Some(key));
+            places.entry(place).or_default().push(hold);
         }
     }
     let mut violations = Vec::new();

@@ -186,6 +186,24 @@ fn places_of_groups() {
 }
 
 #[test]
+fn places_of_keys() {
+    let of = |numbers: &[i64]| {
+        let each = numbers.iter().zip(["a", "b", "c", "d"]);
+        let calls = each.flat_map(|(number, group)| {
+            let at = number.unsigned_abs();
+            [
+                push(*number, GROUPED, Some(group), (1, 2)),
+                claim(*number, GROUPED, (at, at, 100)),
+            ]
+        });
+        limits(calls.collect())
+    };
+    assert_eq!(of(&[14, 22, 26]), NONE);
+    assert_eq!(of(&[14, 22, 26, 28]), NONE);
+    assert_eq!(of(&[14, 22, 26, 34]), MORE);
+}
+
+#[test]
 fn names() {
     let paused = |how, times| {
         let op = Op::Pause {

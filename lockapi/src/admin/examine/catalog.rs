@@ -216,7 +216,7 @@ pub(super) const FAULTS: &[FaultDescription] = &[
     describe(
         "paused_group",
         Warning,
-        "Jobs are due in a group that is paused, and are not delivered.",
+        "Jobs are due in a group that is paused, or with a key of this name, and are not delivered.",
         "lockapi queue resume --group delivers the jobs of {subject} again",
     ),
     describe(

@@ -48,12 +48,13 @@ WITH RECURSIVE old AS (
      WHERE NOT d.stopped
      GROUP BY d.namespace, d.queue, d.paused
 ), parked AS (
-    SELECT q.namespace, q.queue, q.paused, f.group_key, f.due_at,
-           EXISTS (SELECT FROM lockapi.group_limit AS g
-                    WHERE g.namespace = q.namespace AND g.queue = q.queue AND g.group_key = f.group_key AND g.most = 0) AS stopped
+    SELECT q.namespace, q.queue, q.paused, f.group_key, f.limit_key, f.due_at,
+           (SELECT pg_catalog.min(g.group_key)
+              FROM lockapi.group_limit AS g
+             WHERE g.namespace = q.namespace AND g.queue = q.queue AND g.group_key IN (f.group_key, f.limit_key) AND g.most = 0) AS stopped_by
       FROM queue AS q
      CROSS JOIN LATERAL (
-           SELECT j.group_key, j.due_at
+           SELECT j.group_key, j.headers ->> 'limit-by' AS limit_key, j.due_at
              FROM lockapi.job AS j
             WHERE (j.namespace || '') = q.namespace AND (j.queue || '') = q.queue
               AND (j.due_at > '-infinity'::timestamptz) IS TRUE AND j.due_at <= pg_catalog.statement_timestamp()
@@ -63,13 +64,14 @@ WITH RECURSIVE old AS (
     -- Whoever claims admits, so where jobs are parked and none is admitted, nobody claims.
     SELECT p.namespace, p.queue, p.paused, pg_catalog.min(p.due_at) AS due_at
       FROM parked AS p
-     WHERE NOT p.stopped
+     WHERE NOT EXISTS (SELECT FROM parked AS s
+                        WHERE s.namespace = p.namespace AND s.queue = p.queue AND s.group_key = p.group_key AND s.stopped_by IS NOT NULL)
        AND NOT EXISTS (SELECT FROM lockapi.job AS j
                         WHERE j.namespace COLLATE "POSIX" = p.namespace AND j.queue COLLATE "POSIX" = p.queue
                           AND j.due_at IS NULL AND j.group_key IS NOT NULL)
        -- One that has taken a permit lately may wait for the next.
        AND NOT EXISTS (SELECT FROM lockapi.group_rate AS r
-                        WHERE r.namespace = p.namespace AND r.queue = p.queue AND r.group_key = p.group_key
+                        WHERE r.namespace = p.namespace AND r.queue = p.queue AND r.group_key IN (p.group_key, p.limit_key)
                           AND r.tat > lockapi.clock())
        -- In order, the first one may be put off.
        AND NOT EXISTS (SELECT FROM lockapi.queue_groups AS g
@@ -83,10 +85,10 @@ WITH RECURSIVE old AS (
                                 LIMIT 1) > pg_catalog.statement_timestamp())
      GROUP BY p.namespace, p.queue, p.paused
 ), stopped AS (
-    SELECT p.namespace, p.queue, p.group_key, pg_catalog.min(p.due_at) AS due_at
+    SELECT p.namespace, p.queue, p.stopped_by AS group_key, pg_catalog.min(p.due_at) AS due_at
       FROM parked AS p
-     WHERE p.stopped
-     GROUP BY p.namespace, p.queue, p.group_key
+     WHERE p.stopped_by IS NOT NULL
+     GROUP BY p.namespace, p.queue, p.stopped_by
 ), waiting AS (
     SELECT b.namespace, b.queue, b.paused, pg_catalog.min(b.run_at) AS run_at
       FROM (SELECT o.* FROM oldest AS o UNION ALL SELECT u.* FROM unadmitted AS u) AS b

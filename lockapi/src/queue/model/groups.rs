@@ -44,6 +44,8 @@ pub(super) struct Groups {
     limits: FxHashMap<(Name, String), LimitRow>,
     parked: FxHashMap<Name, BTreeMap<String, Parked>>,
     admitted: FxHashMap<(Name, String), i64>,
+    /// Those that are admitted with a key other than their group, by the key.
+    admitted_by: FxHashMap<(Name, String), i64>,
     /// The theoretical arrival times of groups that have a rate, as of the second time, in nanoseconds.
     rates: FxHashMap<(Name, String), (i64, i64)>,
 }
@@ -75,6 +77,10 @@ impl Groups {
                 let key = (live.queue.clone(), group.clone());
                 *self.admitted.entry(key).or_default() += 1;
             }
+            if let Some(key) = live.other_key() {
+                let key = (live.queue.clone(), key.to_owned());
+                *self.admitted_by.entry(key).or_default() += 1;
+            }
             return;
         };
         let of_queue = self.parked.entry(live.queue.clone()).or_default();
@@ -86,12 +92,18 @@ impl Groups {
     pub(super) fn removed(&mut self, id: i64, live: &LiveJob) {
         let group = &live.job.group;
         let Some(due) = live.due_at else {
-            let key = (live.queue.clone(), group.clone());
-            if let Some(admitted) = self.admitted.get_mut(&key) {
-                *admitted -= 1;
-                if *admitted == 0 {
-                    self.admitted.remove(&key);
+            let leaves = |of: &mut FxHashMap<(Name, String), i64>, key: &str| {
+                let key = (live.queue.clone(), key.to_owned());
+                if let Some(admitted) = of.get_mut(&key) {
+                    *admitted -= 1;
+                    if *admitted == 0 {
+                        of.remove(&key);
+                    }
                 }
+            };
+            leaves(&mut self.admitted, group);
+            if let Some(key) = live.other_key() {
+                leaves(&mut self.admitted_by, key);
             }
             return;
         };
@@ -110,12 +122,17 @@ impl Groups {
         }
     }
 
-    fn room(&self, now: i64, rule: &Rule, queue: &Name, group: &str) -> Room {
+    /// The room of a group, or of a key, which has no order.
+    fn room(&self, now: i64, rule: &Rule, queue: &Name, group: &str, of_key: bool) -> Room {
         let key = (queue.clone(), group.to_owned());
         let own = self.limits.get(&key).copied().unwrap_or_default();
         let most = own.running.or(rule.limit.running).unwrap_or(1);
-        let most = if rule.ordered { most.min(1) } else { most };
-        let jobs = most - self.admitted.get(&key).copied().unwrap_or_default();
+        let of = |admitted: &FxHashMap<_, i64>| admitted.get(&key).copied().unwrap_or_default();
+        let of_group = of(&self.admitted);
+        let mut jobs = most - of_group - of(&self.admitted_by);
+        if rule.ordered && !of_key {
+            jobs = jobs.min(1 - of_group);
+        }
         let row = if own.step.is_some() { own } else { rule.limit };
         let (Some(step), Some(burst), true) = (row.step, row.burst, jobs > 0) else {
             return Room {
@@ -241,7 +258,36 @@ impl Jobs {
             .take(many)
             .cloned()
             .collect();
-        let set_back: Vec<_> = names
+        let (mut picked, mut permit_in) = (Vec::new(), None);
+        let mut rooms = FxHashMap::default();
+        for name in &names {
+            let Some(of_group) = parked.and_then(|parked| parked.get(name)) else {
+                continue;
+            };
+            let room = groups.room(now, &rule, &want.name, name, false);
+            permit_in = permit_in.into_iter().chain(room.permit_in).min();
+            let jobs = usize::try_from(room.jobs).unwrap_or(0);
+            if jobs == 0 {
+                continue;
+            }
+            let most = jobs.min(cap - picked.len());
+            let next = of_group.next(now, &rule, most, &self.locked);
+            picked.extend(next.into_iter().map(|id| (id, name.clone())));
+            rooms.insert(name.clone(), room);
+        }
+        let full = picked.len() >= cap;
+        let last = picked.last().map(|(_, group)| group.clone());
+        let key_of = |id: &i64| self.live.get(id).and_then(LiveJob::other_key);
+        let keys: BTreeSet<_> = picked.iter().filter_map(|(id, _)| key_of(id)).collect();
+        let mut looked_at = names.clone();
+        let mut of_keys = FxHashMap::default();
+        for key in keys {
+            let room = groups.room(now, &rule, &want.name, key, true);
+            permit_in = permit_in.into_iter().chain(room.permit_in).min();
+            looked_at.push(key.to_owned());
+            of_keys.insert(key.to_owned(), room);
+        }
+        let set_back: BTreeMap<_, _> = looked_at
             .iter()
             .filter_map(|name| {
                 let rate = groups.rates.get(&(want.name.clone(), name.clone()));
@@ -249,30 +295,38 @@ impl Jobs {
                 rate.map(|rate| (name.clone(), *rate))
             })
             .collect();
-        let (mut ids, mut last) = (Vec::new(), None);
-        let (mut permit_in, mut taken) = (None, Vec::new());
-        for name in &names {
-            let Some(of_group) = parked.and_then(|parked| parked.get(name)) else {
-                continue;
-            };
-            let room = groups.room(now, &rule, &want.name, name);
-            permit_in = permit_in.into_iter().chain(room.permit_in).min();
-            let jobs = usize::try_from(room.jobs).unwrap_or(0);
-            if jobs == 0 {
+        // What has no room for its key holds up its group.
+        let (mut ids, mut taken) = (Vec::new(), BTreeMap::<String, i64>::new());
+        let (mut stuck, mut first_keyed) = (None, None);
+        for (id, group) in &picked {
+            if stuck == Some(group) {
                 continue;
             }
-            let most = jobs.min(cap - ids.len());
-            let picked = of_group.next(now, &rule, most, &self.locked);
-            if !picked.is_empty() {
-                last = Some(name.clone());
+            let key = key_of(id);
+            let places = [Some(&**group), key];
+            let has_room = |name: &str| of_keys.get(name).is_none_or(|room| room.jobs > 0);
+            if !places.into_iter().flatten().all(has_room) {
+                stuck = Some(group);
+                continue;
             }
-            if let Some((step, owed)) = room.rate {
-                let permits = i64::try_from(picked.len()).unwrap_or(i64::MAX);
-                taken.push((name.clone(), now * 1000 + owed + permits * step));
+            for name in places.into_iter().flatten() {
+                if let Some(room) = of_keys.get_mut(name) {
+                    room.jobs -= 1;
+                }
+                *taken.entry(name.to_owned()).or_default() += 1;
             }
-            ids.extend(picked);
+            if key.is_some() {
+                first_keyed = first_keyed.or(Some(group));
+            }
+            ids.push(*id);
         }
-        let full = ids.len() >= cap;
+        let turn_after = stuck.and(first_keyed).cloned();
+        rooms.extend(of_keys);
+        let taken = taken.into_iter().filter_map(|(name, permits)| {
+            let (step, owed) = rooms.get(&name)?.rate?;
+            Some((name, now * 1000 + owed + permits * step))
+        });
+        let taken: Vec<_> = taken.collect();
         let of_all = parked.into_iter().flat_map(BTreeMap::values);
         let next = of_all.filter_map(|of_group| of_group.next_due(now)).min();
         for (group, (tat, at)) in set_back {
@@ -295,8 +349,8 @@ impl Jobs {
         if !ids.is_empty() || names.len() >= many {
             let rule = self.groups.rules.entry(want.name.clone()).or_default();
             rule.turns += 1;
-            let reached = if full { last.as_ref() } else { names.last() };
-            rule.reached = reached.cloned().unwrap_or_default();
+            let reached = if full { last } else { names.last().cloned() };
+            rule.reached = turn_after.or(reached).unwrap_or_default();
         }
         let count = |many: usize| i64::try_from(many).unwrap_or(i64::MAX);
         Admitted {
@@ -313,6 +367,12 @@ impl Jobs {
 }
 
 impl LiveJob {
+    /// The key that it is limited by, other than its group.
+    fn other_key(&self) -> Option<&str> {
+        let key = self.job.headers.limit_key();
+        key.filter(|key| *key != self.job.group)
+    }
+
     /// Due at this time: parked until it is admitted, if it has a group.
     pub(super) fn set_due(&mut self, due: i64) {
         let grouped = !self.job.group.is_empty();

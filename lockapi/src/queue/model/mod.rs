@@ -210,7 +210,7 @@ impl Jobs {
                 } else {
                     live.job.name.clone_from(&want.job.name);
                     live.job.payload.clone_from(&want.job.payload);
-                    live.job.headers.clone_from(&want.job.headers);
+                    live.job.headers = want.job.headers.with_limit_key_of(&live.job.headers);
                 }
                 self.insert(id, live);
             }

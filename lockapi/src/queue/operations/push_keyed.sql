@@ -72,7 +72,10 @@ WITH want AS MATERIALIZED (
     UPDATE lockapi.job AS j
        SET (name, payload, headers, priority, max_attempts, attempt, error, errors, expires_at, group_key, due_at, run_at) = (
                SELECT t.name, t.payload::pg_catalog.json,
-                      CASE WHEN t.headers OPERATOR(pg_catalog.<>) '' THEN t.headers::pg_catalog.jsonb END,
+                      CASE WHEN o.anew OR (j.headers OPERATOR(pg_catalog.?) 'limit-by') IS NOT TRUE
+                           THEN CASE WHEN o.anew THEN h.headers ELSE nullif(h.headers OPERATOR(pg_catalog.-) 'limit-by'::pg_catalog.text, '{}') END
+                           ELSE coalesce(h.headers, '{}')
+                                    OPERATOR(pg_catalog.||) pg_catalog.jsonb_build_object('limit-by', j.headers OPERATOR(pg_catalog.->) 'limit-by') END,
                       CASE WHEN o.anew THEN t.priority ELSE j.priority END,
                       CASE WHEN o.anew THEN t.max_attempts ELSE j.max_attempts END,
                       CASE WHEN o.anew THEN 0 ELSE j.attempt END,
@@ -91,6 +94,8 @@ WITH want AS MATERIALIZED (
                       SELECT x.id, x.expired OR t.mode OPERATOR(pg_catalog.=) 1 AS anew
                         FROM there AS x
                        WHERE x.n OPERATOR(pg_catalog.=) t.n) AS o ON true
+                 JOIN LATERAL (
+                      SELECT CASE WHEN t.headers OPERATOR(pg_catalog.<>) '' THEN t.headers::pg_catalog.jsonb END AS headers) AS h ON true
                 WHERE o.id OPERATOR(pg_catalog.=) j.id)
      WHERE j.id OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT h.id FROM held AS h))
     RETURNING j.id

@@ -74,6 +74,11 @@ pub(crate) fn name_of(job: i64) -> &'static str {
     NAMES[usize::from(job % 5 == 0)]
 }
 
+/// The key that it is limited by besides its group: its limit is that of each group.
+pub(crate) fn key_of(queue: &str, job: i64) -> Option<&'static str> {
+    (queue == GROUPED && job % 4 == 2).then_some("shared")
+}
+
 pub(crate) fn is_limited(queue: &str) -> bool {
     ALL.contains(&queue)
 }
@@ -106,6 +111,9 @@ pub(super) async fn push(context: Context) {
                 .max_attempts(ATTEMPTS);
             if let Some(group) = group {
                 job = job.group(group);
+            }
+            if let Some(key) = key_of(queue.name(), number) {
+                job = job.limit_by(key);
             }
             if fastrand::u8(..6) == 0 {
                 job = job.delay(Duration::from_millis(fastrand::u64(1..1000)));

@@ -39,23 +39,25 @@ pub(in crate::programs) fn audits(
     log: &Log,
     ending: Ending<'_>,
 ) -> Result<(), postgres::Error> {
-    let admitted = |queue, most| {
+    let admitted = |queue, by, most| {
         let sql = format!(
             "SELECT coalesce(sum(g.n - {most}), 0)
                FROM (SELECT count(*) AS n FROM lockapi.job
-                      WHERE queue = '{queue}' AND due_at IS NULL GROUP BY group_key) AS g
+                      WHERE queue = '{queue}' AND due_at IS NULL AND {by} IS NOT NULL GROUP BY {by}) AS g
               WHERE g.n > {most}"
         );
         (queue, sql)
     };
+    let by_key = "headers ->> 'limit-by'";
     let run = format!(
         "SELECT greatest(count(*) - {OF_QUEUE}, 0) FROM lockapi.job
           WHERE queue = '{LIMITED}' AND lease_until > clock_timestamp()"
     );
     let counts = [
-        admitted(GROUPED, OF_GROUPS),
-        admitted(PACED, OF_GROUPS),
-        admitted(ORDERED, 1),
+        admitted(GROUPED, "group_key", OF_GROUPS),
+        admitted(GROUPED, by_key, OF_GROUPS),
+        admitted(PACED, "group_key", OF_GROUPS),
+        admitted(ORDERED, "group_key", 1),
         (LIMITED, run),
     ];
     while !ending() {
