@@ -414,6 +414,37 @@ fn answers_that_are_late() {
     assert_eq!(timed_out(Op::Look, Role::Plain), [""; 0]);
 }
 
+/// In the calm as well a job may be in the hands of a statement or of a transaction of another.
+#[test]
+fn jobs_that_are_locked() {
+    let refused = |op, kind: &str, message: &str| {
+        let answer = Answer::Failed {
+            what: Failed::NotDone,
+            kind: kind.to_owned(),
+            message: message.to_owned(),
+        };
+        let mut history = history([call(0, op, (5, 6), answer)]);
+        (history.calm, history.is_quick) = ((2 * SECOND, 3 * SECOND), true);
+        broken(&history).contains(&"nothing fails without a cause")
+    };
+    let locked = "job 1 is locked by an open transaction; try again when that has ended";
+    let settle = |how| Op::Settle {
+        job: 1,
+        token: 1,
+        how,
+    };
+    assert!(!refused(Op::Cancel { job: 1 }, "Unavailable", locked));
+    assert!(!refused(Op::Edit { job: 1 }, "Unavailable", locked));
+    assert!(!refused(settle(How::Snooze), "Locked", ""));
+    assert!(refused(
+        Op::Cancel { job: 1 },
+        "Unavailable",
+        "no connection"
+    ));
+    assert!(refused(settle(How::Snooze), "TimedOut", ""));
+    assert!(refused(Op::Look, "Unavailable", locked));
+}
+
 #[test]
 fn turns() {
     let terms = |from, to| Turn {
