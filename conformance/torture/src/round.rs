@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use tempfile::TempDir;
+
 use crate::Result;
 use crate::args::{Control, Settings};
 use crate::audit;
@@ -75,10 +77,18 @@ pub(crate) fn run(settings: &Settings, seed: u64, screen: &Screen) -> Result<Ver
     let plan = Plan::new(seed, &faults);
     let conductor = Conductor::new(&server, &crew, pooler, screen, plan);
     thread::sleep(Duration::from_secs(2));
-    conductor.disturb(time)?;
-    let applied = conductor.applied();
     let mut violations = Vec::new();
-    let history = finish(&conductor, screen, &mut violations)?;
+    let ran = conductor.disturb(time);
+    let applied = conductor.applied();
+    let history = match ran.and_then(|()| finish(&conductor, screen, &mut violations)) {
+        Ok(history) => history,
+        // What was seen before, and the logs, tell why.
+        Err(error) => {
+            report::broken(screen, &violations);
+            keep(&server, dir, screen);
+            return Err(format!("seed {seed}: {error}").into());
+        }
+    };
     let mut history = History { applied, ..history };
     let is_quiet = settings.control == Some(Control::Quiet);
     if is_quiet {
@@ -90,13 +100,23 @@ pub(crate) fn run(settings: &Settings, seed: u64, screen: &Screen) -> Result<Ver
     let verdict = report::print(screen, &history, &violations, told, is_quiet);
     let is_failed = verdict.outcome == Outcome::Failed;
     if settings.keep || is_failed {
-        std::fs::copy(server.log()?, dir.path().join("server.log"))?;
-        screen.line(&format!("The logs are in {}", dir.keep().display()));
+        keep(&server, dir, screen);
     }
     if is_failed {
         screen.line(&format!("Again: make torture ARGS='--seed {seed}'"));
     }
     Ok(verdict)
+}
+
+/// Keeps the logs.
+fn keep(server: &Server, dir: TempDir, screen: &Screen) {
+    let copied = server
+        .log()
+        .and_then(|log| Ok(std::fs::copy(log, dir.path().join("server.log"))?));
+    if let Err(error) = copied {
+        screen.line(&format!("The log of the server is not kept: {error}"));
+    }
+    screen.line(&format!("The logs are in {}", dir.keep().display()));
 }
 
 /// The faults that can be applied, those that cannot with the reason, and the network of a program, drawn, that has
