@@ -103,7 +103,10 @@ pub(crate) fn run(settings: &Settings, seed: u64, screen: &Screen) -> Result<Ver
         keep(&server, dir, screen);
     }
     if is_failed {
-        screen.line(&format!("Again: make torture ARGS='--seed {seed}'"));
+        screen.line(&format!(
+            "Again: make torture ARGS='{}'",
+            settings.again(seed)
+        ));
     }
     Ok(verdict)
 }
