@@ -80,7 +80,13 @@ pub(crate) fn run(settings: &Settings, seed: u64, screen: &Screen) -> Result<Ver
     let mut violations = Vec::new();
     let ran = conductor.disturb(time);
     let applied = conductor.applied();
-    let history = match ran.and_then(|()| finish(&conductor, screen, &mut violations)) {
+    // Without faults all of the time is calm.
+    let calm = if faults.is_empty() {
+        RECOVERY + CALM + time
+    } else {
+        RECOVERY + CALM
+    };
+    let history = match ran.and_then(|()| finish(&conductor, screen, calm, &mut violations)) {
         Ok(history) => history,
         // What was seen before, and the logs, tell why.
         Err(error) => {
@@ -93,7 +99,7 @@ pub(crate) fn run(settings: &Settings, seed: u64, screen: &Screen) -> Result<Ver
     let is_quiet = settings.control == Some(Control::Quiet);
     if is_quiet {
         // Nothing can fail, so that nothing may.
-        history.calm = (0, 0);
+        history.calm.1 = 0;
     }
     violations.extend(history.violations());
     let told = (&*faults, &*missing);
@@ -167,6 +173,7 @@ fn possible(
 fn finish(
     conductor: &Conductor<'_>,
     screen: &Screen,
+    time: Duration,
     violations: &mut Vec<Violation>,
 ) -> Result<History> {
     let (server, crew) = (conductor.server, conductor.crew);
@@ -179,7 +186,7 @@ fn finish(
     screen.event("calm");
     let from = Instant::now();
     let mut slowest = Duration::ZERO;
-    while from.elapsed() < RECOVERY + CALM {
+    while from.elapsed() < time {
         crew.look()?;
         let asked = Instant::now();
         thread::sleep(PROBE);
