@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use lockapi_conformance::cluster::Cluster;
 use tempfile::TempDir;
 
 use crate::Result;
@@ -148,6 +149,7 @@ fn possible(
         let reason = match fault {
             // Leases and jobs are checked more strictly where it is not set.
             Fault::Clock if seed % 2 == 1 && !asked_for => "every second seed has it".to_owned(),
+            Fault::Clock if !Cluster::may_have_clock() => "it needs libfaketime".to_owned(),
             Fault::PausePooler | Fault::RestartPooler if !pooled => {
                 "fewer than 7 programs, none behind a pooler".to_owned()
             }
