@@ -122,7 +122,7 @@ fn ack(job: i64, token: i64, times: (Nanos, Nanos), how: How) -> Call {
 
 fn check(at: Nanos) -> Call {
     let key = "a".to_owned();
-    call(0, Op::Check { key }, (at, at), Answer::Taken(1))
+    call(0, Op::Check { key }, (at, at), Answer::Taken(0))
 }
 
 fn ids(program: usize, ids: &[i64]) -> Call {
@@ -354,6 +354,17 @@ fn limits() {
     let twenty = (0..20).map(|n| check(5 + n / 10));
     assert_eq!(broken(&history(twenty)), [""; 0]);
     assert_eq!(broken(&history((0..12).map(|_| check(5)))), ["limits hold"]);
+    // By the server's time it is known of one.
+    let taken = |times: &[i64]| {
+        let taken = |millis: &i64| Call {
+            answer: Some((9 * SECOND, Answer::Taken(millis * 1_000_000))),
+            ..check(5)
+        };
+        broken(&history(times.iter().map(taken)))
+    };
+    let burst = [1000; 10];
+    assert_eq!(taken(&[&burst[..], &[1100, 1200]].concat()), [""; 0]);
+    assert_eq!(taken(&[&burst[..], &[1099]].concat()), ["limits hold"]);
 }
 
 #[test]
