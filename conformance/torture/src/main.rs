@@ -5,6 +5,7 @@ mod audit;
 mod conductor;
 mod crew;
 mod disk;
+mod guard;
 mod history;
 mod log;
 mod plan;
