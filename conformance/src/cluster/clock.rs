@@ -56,7 +56,7 @@ impl Clock {
     }
 }
 
-fn library() -> Option<PathBuf> {
+pub(super) fn library() -> Option<PathBuf> {
     let name = "faketime/libfaketimeMT.so.1";
     let fixed = ["/usr/local/lib", "/usr/lib", "/usr/lib64"].map(PathBuf::from);
     let multiarch = fs::read_dir("/usr/lib")

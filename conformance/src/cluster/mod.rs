@@ -126,6 +126,12 @@ impl Cluster {
         self.server("clock")?.set_clock(by, ahead)
     }
 
+    /// Whether there can be one [`with_clock`](Self::with_clock) on this machine.
+    #[must_use]
+    pub fn may_have_clock() -> bool {
+        clock::library().is_some()
+    }
+
     /// Whether it has a clock that can be set.
     #[must_use]
     pub fn has_clock(&self) -> bool {

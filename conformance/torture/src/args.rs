@@ -37,6 +37,10 @@ arguments, 3 when the server or the programs could not be run, 4 when nothing wa
 `quiet` on a machine that was too busy.
 ";
 
+/// How long a round takes, and of how many programs, unless something else is asked for.
+const TIME: Duration = Duration::from_mins(3);
+const PROGRAMS: usize = 7;
+
 /// A database library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Library {
@@ -126,6 +130,28 @@ pub(crate) struct Settings {
     pub(crate) keep: bool,
 }
 
+impl Settings {
+    /// The arguments of a round with this seed: what its faults are drawn from.
+    pub(crate) fn again(&self, seed: u64) -> String {
+        let mut words = Vec::new();
+        if self.time != TIME {
+            words.push(format!("--seconds {}", self.time.as_secs()));
+        }
+        if self.programs != PROGRAMS {
+            words.push(format!("--programs {}", self.programs));
+        }
+        if let Some(control) = self.control {
+            words.push(format!("--control {}", control.name()));
+        }
+        if !self.faults.is_empty() && self.faults != Fault::ALL {
+            let names: Vec<_> = self.faults.iter().map(|fault| fault.name()).collect();
+            words.push(format!("--only {}", names.join(",")));
+        }
+        words.push(format!("--seed {seed}"));
+        words.join(" ")
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum Command {
     Help,
@@ -136,10 +162,10 @@ pub(crate) enum Command {
 pub(crate) fn parse() -> Result<Command, lexopt::Error> {
     let mut parser = lexopt::Parser::from_env();
     let mut settings = Settings {
-        time: Duration::from_mins(3),
+        time: TIME,
         total: None,
         seed: fastrand::u64(1..1_000_000),
-        programs: 7,
+        programs: PROGRAMS,
         faults: Fault::ALL.to_vec(),
         control: None,
         keep: false,
@@ -244,4 +270,28 @@ pub(crate) fn arguments(program: &Program) -> Vec<String> {
     words.push(program.log.display().to_string());
     words.push(program.control.map_or("", Control::name).to_owned());
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_is_repeated_with_its_options() {
+        let mut settings = Settings {
+            time: TIME,
+            total: None,
+            seed: 4,
+            programs: PROGRAMS,
+            faults: Fault::ALL.to_vec(),
+            control: None,
+            keep: false,
+        };
+        assert_eq!(settings.again(5), "--seed 5");
+        settings.faults = vec![Fault::Kill, Fault::HalfOpen];
+        settings.time = Duration::from_mins(1);
+        settings.control = Some(Control::Greedy);
+        let again = "--seconds 60 --control greedy --only kill,half-open --seed 5";
+        assert_eq!(settings.again(5), again);
+    }
 }

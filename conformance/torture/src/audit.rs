@@ -129,6 +129,7 @@ pub(crate) fn all_can_be_had(server: &Server) -> Vec<Violation> {
         }
     };
     let terms = || LeaseOptions::new(TTL);
+    let kept = Kept::begin(&backend);
     for key in KEYS {
         let mutex = backend.mutex(key).and_then(|it| it.lock_timeout(PATIENCE));
         note("mutex", mutex.and_then(blocking::MutexGuard::unlock));
@@ -145,8 +146,55 @@ pub(crate) fn all_can_be_had(server: &Server) -> Vec<Violation> {
     for group in ["a", "f"] {
         note("places of a group", places_of_group(&backend, group));
     }
+    note("what is held", kept.and_then(|kept| kept.end(&backend)));
     note("close", backend.close());
     violations
+}
+
+/// What a program that runs has for longer than its time to live.
+struct Kept {
+    since: Instant,
+    lease: blocking::LeaseGuard,
+    permit: blocking::LeaseGuard,
+    delivery: blocking::Delivery,
+}
+
+impl Kept {
+    fn begin(backend: &blocking::Backend) -> lockapi::Result<Self> {
+        let terms = || LeaseOptions::new(TTL);
+        let queue = backend.queue("kept")?;
+        queue.push(Job::new("audit", &0)?)?;
+        let claim = Claim::new(1).lease(TTL).wait(PATIENCE);
+        let delivery = queue.claim(&claim)?.pop();
+        Ok(Self {
+            lease: backend.lease("kept", terms())?.acquire_timeout(PATIENCE)?,
+            permit: backend
+                .semaphore("kept", 1, terms())?
+                .acquire_timeout(PATIENCE)?,
+            delivery: delivery.ok_or_else(|| not_delivered("the job is not delivered"))?,
+            since: Instant::now(),
+        })
+    }
+
+    fn end(self, backend: &blocking::Backend) -> lockapi::Result<()> {
+        thread::sleep((TTL * 3 / 2).saturating_sub(self.since.elapsed()));
+        let terms = || LeaseOptions::new(TTL);
+        let others = [
+            backend.lease("kept", terms())?.try_acquire()?.is_some(),
+            backend
+                .semaphore("kept", 1, terms())?
+                .try_acquire()?
+                .is_some(),
+            !backend.queue("kept")?.claim(&Claim::new(1))?.is_empty(),
+        ];
+        if others.contains(&true) {
+            let message = format!("another has it, too: {others:?}");
+            return Err(lockapi::Error::new(ErrorKind::Lost, "keep", message));
+        }
+        self.delivery.ack()?;
+        self.permit.release()?;
+        self.lease.release()
+    }
 }
 
 /// A permit of a key that nobody has used can be had at once.

@@ -212,9 +212,14 @@ impl Crew {
         };
         child.kill()?;
         let status = child.wait()?;
+        let is_killed = status.signal() == Some(9);
+        if !is_killed {
+            // It had ended by itself, and nobody had looked since.
+            self.fell(place, &format!("ended with {status}"));
+        }
         self.with_last(place, |it| it.ended = Some(now()));
         *self.next(place) = Some(Instant::now() + pause);
-        Ok(status.signal() == Some(9))
+        Ok(is_killed)
     }
 
     /// Stops the program of a place for a time; answers whether it was there throughout.

@@ -222,6 +222,9 @@ pub(crate) enum Answer {
     },
 }
 
+/// The kind of a failure that the library tells in another way than by an error: the row of the job is locked.
+pub(crate) const LOCKED: &str = "Locked";
+
 /// What a failure says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Failed {

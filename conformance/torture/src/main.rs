@@ -5,6 +5,7 @@ mod audit;
 mod conductor;
 mod crew;
 mod disk;
+mod guard;
 mod history;
 mod log;
 mod plan;
@@ -61,8 +62,16 @@ fn rounds(settings: &Settings) -> Result<Outcome> {
     let (mut rounds, mut calls, mut applied, mut violations) = (0_u64, 0, 0, 0);
     let (mut failed, mut inconclusive) = (Vec::new(), Vec::new());
     loop {
-        let seed = settings.seed + rounds;
-        let verdict = round::run(settings, seed, &screen)?;
+        let seed = settings.seed.wrapping_add(rounds);
+        let verdict = match round::run(settings, seed, &screen) {
+            Ok(verdict) => verdict,
+            Err(error) => {
+                if rounds > 0 {
+                    screen.line(&format!("{rounds} rounds before; failed: {failed:?}"));
+                }
+                return Err(error);
+            }
+        };
         rounds += 1;
         calls += verdict.calls;
         applied += verdict.applied;

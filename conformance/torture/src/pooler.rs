@@ -14,17 +14,19 @@ use rustix::process::geteuid;
 use tempfile::TempDir;
 
 use crate::Result;
+use crate::guard::Guard;
 use crate::server::USER;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const ADMIN: &str = "pooler_admin";
 
-/// A `pgbouncer`; it ends with this value.
+/// A `pgbouncer`; it ends with this value, or when this process has ended.
 #[derive(Debug)]
 pub(crate) struct Pooler {
     program: PathBuf,
     process: Child,
     port: u16,
+    _guard: Guard,
     dir: TempDir,
 }
 
@@ -49,11 +51,16 @@ impl Pooler {
                 users.display()
             ),
         )?;
+        let guard = Guard::new(
+            "kill -KILL \"$(cat \"$1/process\")\"; rm -rf \"$1\"",
+            &[dir.path()],
+        )?;
         let process = launch(&program, dir.path())?;
         let mut pooler = Self {
             program,
             process,
             port,
+            _guard: guard,
             dir,
         };
         pooler.wait()?;
@@ -121,7 +128,9 @@ fn launch(program: &Path, dir: &Path) -> Result<Child> {
         let (uid, gid) = server_user()?;
         command.uid(uid).gid(gid);
     }
-    Ok(command.spawn()?)
+    let process = command.spawn()?;
+    fs::write(dir.join("process"), process.id().to_string())?;
+    Ok(process)
 }
 
 fn program() -> Result<PathBuf> {

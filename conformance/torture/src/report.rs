@@ -57,18 +57,7 @@ pub(crate) fn print(
         screen.line(&format!("  {name} left out: {reason}"));
     }
     screen.line("");
-    let mut told: BTreeMap<&str, usize> = BTreeMap::new();
-    for violation in violations {
-        let count = told.entry(violation.promise).or_default();
-        *count += 1;
-        if *count <= TOLD {
-            let promise = screen.paint(Colour::Red, violation.promise);
-            screen.line(&format!("  BROKEN: {promise}: {}", violation.what));
-        }
-    }
-    for (promise, count) in &told {
-        screen.line(&format!("  {count} times: {promise}"));
-    }
+    broken(screen, violations);
     for fault in &idle {
         let name = screen.paint(Colour::Red, fault.name());
         screen.line(&format!("  WITHOUT EFFECT: {name}"));
@@ -95,6 +84,22 @@ pub(crate) fn print(
     );
     screen.line(&screen.paint(colour, &text));
     verdict
+}
+
+/// Prints what was violated.
+pub(crate) fn broken(screen: &Screen, violations: &[Violation]) {
+    let mut told: BTreeMap<&str, usize> = BTreeMap::new();
+    for violation in violations {
+        let count = told.entry(violation.promise).or_default();
+        *count += 1;
+        if *count <= TOLD {
+            let promise = screen.paint(Colour::Red, violation.promise);
+            screen.line(&format!("  BROKEN: {promise}: {}", violation.what));
+        }
+    }
+    for (promise, count) in &told {
+        screen.line(&format!("  {count} times: {promise}"));
+    }
 }
 
 fn answers(screen: &Screen, history: &History) {

@@ -3,6 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use lockapi_conformance::cluster::Cluster;
+use tempfile::TempDir;
+
 use crate::Result;
 use crate::args::{Control, Settings};
 use crate::audit;
@@ -75,28 +78,55 @@ pub(crate) fn run(settings: &Settings, seed: u64, screen: &Screen) -> Result<Ver
     let plan = Plan::new(seed, &faults);
     let conductor = Conductor::new(&server, &crew, pooler, screen, plan);
     thread::sleep(Duration::from_secs(2));
-    conductor.disturb(time)?;
-    let applied = conductor.applied();
     let mut violations = Vec::new();
-    let history = finish(&conductor, screen, &mut violations)?;
+    let ran = conductor.disturb(time);
+    let applied = conductor.applied();
+    // Without faults all of the time is calm.
+    let calm = if faults.is_empty() {
+        RECOVERY + CALM + time
+    } else {
+        RECOVERY + CALM
+    };
+    let history = match ran.and_then(|()| finish(&conductor, screen, calm, &mut violations)) {
+        Ok(history) => history,
+        // What was seen before, and the logs, tell why.
+        Err(error) => {
+            report::broken(screen, &violations);
+            keep(&server, dir, screen);
+            return Err(format!("seed {seed}: {error}").into());
+        }
+    };
     let mut history = History { applied, ..history };
     let is_quiet = settings.control == Some(Control::Quiet);
     if is_quiet {
         // Nothing can fail, so that nothing may.
-        history.calm = (0, 0);
+        history.calm.1 = 0;
     }
     violations.extend(history.violations());
     let told = (&*faults, &*missing);
     let verdict = report::print(screen, &history, &violations, told, is_quiet);
     let is_failed = verdict.outcome == Outcome::Failed;
     if settings.keep || is_failed {
-        std::fs::copy(server.log()?, dir.path().join("server.log"))?;
-        screen.line(&format!("The logs are in {}", dir.keep().display()));
+        keep(&server, dir, screen);
     }
     if is_failed {
-        screen.line(&format!("Again: make torture ARGS='--seed {seed}'"));
+        screen.line(&format!(
+            "Again: make torture ARGS='{}'",
+            settings.again(seed)
+        ));
     }
     Ok(verdict)
+}
+
+/// Keeps the logs.
+fn keep(server: &Server, dir: TempDir, screen: &Screen) {
+    let copied = server
+        .log()
+        .and_then(|log| Ok(std::fs::copy(log, dir.path().join("server.log"))?));
+    if let Err(error) = copied {
+        screen.line(&format!("The log of the server is not kept: {error}"));
+    }
+    screen.line(&format!("The logs are in {}", dir.keep().display()));
 }
 
 /// The faults that can be applied, those that cannot with the reason, and the network of a program, drawn, that has
@@ -119,6 +149,7 @@ fn possible(
         let reason = match fault {
             // Leases and jobs are checked more strictly where it is not set.
             Fault::Clock if seed % 2 == 1 && !asked_for => "every second seed has it".to_owned(),
+            Fault::Clock if !Cluster::may_have_clock() => "it needs libfaketime".to_owned(),
             Fault::PausePooler | Fault::RestartPooler if !pooled => {
                 "fewer than 7 programs, none behind a pooler".to_owned()
             }
@@ -144,6 +175,7 @@ fn possible(
 fn finish(
     conductor: &Conductor<'_>,
     screen: &Screen,
+    time: Duration,
     violations: &mut Vec<Violation>,
 ) -> Result<History> {
     let (server, crew) = (conductor.server, conductor.crew);
@@ -156,7 +188,7 @@ fn finish(
     screen.event("calm");
     let from = Instant::now();
     let mut slowest = Duration::ZERO;
-    while from.elapsed() < RECOVERY + CALM {
+    while from.elapsed() < time {
         crew.look()?;
         let asked = Instant::now();
         thread::sleep(PROBE);

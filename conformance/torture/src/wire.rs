@@ -8,14 +8,16 @@ use std::process::{Command, Stdio};
 use rustix::process::geteuid;
 
 use crate::Result;
+use crate::guard::Guard;
 
-/// The cable and the namespace, which are removed with this value.
+/// The cable and the namespace, which are removed with this value, or when this process has ended.
 #[derive(Debug)]
 pub(crate) struct Wire {
     namespace: String,
     /// The end of the cable on this side.
     end: String,
     address: Ipv4Addr,
+    _guard: Guard,
 }
 
 fn ip(arguments: &[&str]) -> Result<()> {
@@ -37,10 +39,16 @@ impl Wire {
         let number = std::process::id();
         let [_, _, high, low] = (number << 2).to_be_bytes();
         let address = |last| Ipv4Addr::new(10, 213, high, low | last);
+        let (namespace, end) = (format!("torture-{number}"), format!("tort{number}h"));
+        let guard = Guard::new(
+            "ip netns delete \"$1\"; ip link delete \"$2\"",
+            &[&namespace, &end],
+        )?;
         let wire = Self {
-            namespace: format!("torture-{number}"),
-            end: format!("tort{number}h"),
+            namespace,
+            end,
             address: address(1),
+            _guard: guard,
         };
         let (name, end) = (wire.namespace.as_str(), wire.end.as_str());
         let other = format!("tort{number}p");

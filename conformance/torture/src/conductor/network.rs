@@ -99,7 +99,8 @@ impl Conductor<'_> {
 
     pub(super) fn restart_pooler(&self, draw: &mut Draw) -> Result<Effect> {
         let mut pooler = self.pooler()?;
-        let clients = pooler.count("SHOW CLIENTS", "type")?;
+        // Whoever asks is one of them.
+        let clients = pooler.count("SHOW CLIENTS", "type")?.saturating_sub(1);
         pooler.kill()?;
         thread::sleep(draw.time / 2);
         pooler.launch()?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Call, History, Violation, time};
 use crate::args::Role;
-use crate::log::{Answer, Nanos, Op, SECOND};
+use crate::log::{Answer, LOCKED, Nanos, Op, SECOND};
 
 /// How long a call of a program that runs may take, beside what it was told to wait.
 const BOUND: Nanos = 60 * SECOND;
@@ -36,6 +36,7 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
             && history.is_quick
             && !matches!(&**kind, "Lost" | "dropped")
             && !(kind == "TimedOut" && may_time_out(&call.op, program.role))
+            && !is_locked(&call.op, kind, message)
         {
             let (name, at) = (name(), time(history, *at));
             let what = format!("{:?} of {name} at {at}: {kind}: {message}", call.op);
@@ -67,6 +68,18 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
 fn may_time_out(op: &Op, role: Role) -> bool {
     // A count waits for its mutex.
     matches!(op, Op::Acquire { wait: 1.., .. } | Op::Count { .. }) || role == Role::Plain
+}
+
+/// Whether the job was in the hands of another statement or of an open transaction: who settles, cancels or changes it by its number
+/// does not wait for these.
+fn is_locked(op: &Op, kind: &str, message: &str) -> bool {
+    match op {
+        Op::Cancel { .. } | Op::Edit { .. } => {
+            kind == "Unavailable" && message.contains("is locked by an open transaction")
+        }
+        Op::Settle { .. } => kind == LOCKED,
+        _ => false,
+    }
 }
 
 /// In the calm every program that was there gets everything that it asked for again and again, and for which it

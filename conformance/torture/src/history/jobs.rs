@@ -13,8 +13,8 @@ struct Job<'a> {
     /// Token, when it was asked for, from when and until when it was held, by which program.
     deliveries: Vec<(i64, Nanos, Nanos, Nanos, usize)>,
     settled: Vec<(i64, How, &'a Call)>,
-    /// When somebody first asked for its end.
-    cancelled: Option<Nanos>,
+    /// Whether somebody was told that it is cancelled.
+    cancelled: bool,
     /// Effects that are there, with their tokens.
     exact: Vec<i64>,
     plain: usize,
@@ -73,10 +73,8 @@ fn gather(history: &History) -> BTreeMap<i64, Job<'_>> {
                 let job = jobs.entry(*job).or_default();
                 job.settled.push((*token, *how, call));
             }
-            // It may be gone, and its holder does not know.
-            Op::Cancel { job } if call.may_be_done() => {
-                let cancelled = &mut jobs.entry(*job).or_default().cancelled;
-                *cancelled = cancelled.or(Some(call.asked));
+            Op::Cancel { job } if call.done().is_some() => {
+                jobs.entry(*job).or_default().cancelled = true;
             }
             _ => {}
         }
@@ -111,7 +109,9 @@ fn pushed(
     let (effects, exact) = (job.exact.len() + job.plain, is_exact(number));
     let seen = effects > 0 || !job.deliveries.is_empty();
     let by = history.name(push.program);
-    if push.done().is_some() && effects == 0 && job.cancelled.is_none() {
+    // A cancellation of which nobody knows may have been none; what was cancelled is in the archive.
+    let is_cancelled = job.cancelled || history.tables.cancelled.contains(&number);
+    if push.done().is_some() && effects == 0 && !is_cancelled {
         let deliveries = job.deliveries.len();
         let what = format!("pushed by {by}, delivered {deliveries} times, and without effect");
         violate("no job is lost", what);

@@ -127,12 +127,13 @@ fn places_of_cancelled_jobs() {
     assert_eq!(cancelled(refused()), MORE);
 }
 
-/// A job whose cancellation found nothing is not excused by it.
+/// A job whose cancellation found nothing is not excused by it; one whose cancellation is not known is, if it is in the archive.
 #[test]
 fn cancellations_that_found_nothing() {
-    let pushed = |answer| {
+    let pushed = |answer, there: bool| {
         let cancel = call(0, Op::Cancel { job: 1 }, (5, 6), answer);
-        let history = history([push(1, RATED, None, (1, 2)), cancel]);
+        let mut history = history([push(1, RATED, None, (1, 2)), cancel]);
+        history.tables.cancelled.extend(there.then_some(1));
         broken(&history)
     };
     let unknown = || Answer::Failed {
@@ -140,8 +141,9 @@ fn cancellations_that_found_nothing() {
         kind: "Indeterminate".to_owned(),
         message: String::new(),
     };
-    assert_eq!(pushed(unknown()), NONE);
-    assert_eq!(pushed(Answer::Nothing), ["no job is lost"]);
+    assert_eq!(pushed(unknown(), true), NONE);
+    assert_eq!(pushed(unknown(), false), ["no job is lost"]);
+    assert_eq!(pushed(Answer::Nothing, false), ["no job is lost"]);
     let ordered = |answer| {
         limits(vec![
             push(1, ORDERED, Some("a"), (1, 2)),

@@ -29,9 +29,14 @@ pub(super) struct Rate {
 /// No window has more permits that were asked for and answered in it than a burst and what flows back meanwhile.
 fn limits(history: &History) -> Vec<Violation> {
     let mut permits: BTreeMap<&str, Vec<(Nanos, Nanos)>> = BTreeMap::new();
+    let mut taken: BTreeMap<&str, Vec<Nanos>> = BTreeMap::new();
     for call in &history.calls {
-        if let (Op::Check { key }, Some((at, Answer::Taken(_)))) = (&call.op, &call.answer) {
+        if let (Op::Check { key }, Some((at, Answer::Taken(by_server)))) = (&call.op, &call.answer)
+        {
             permits.entry(key).or_default().push((call.asked, *at));
+            // What a control takes has no time.
+            let by_server = u64::try_from(*by_server).ok().filter(|at| *at > 0);
+            taken.entry(key).or_default().extend(by_server);
         }
     }
     let rate = u64::from(RATE);
@@ -41,6 +46,13 @@ fn limits(history: &History) -> Vec<Violation> {
         more: 0,
     };
     let mut violations = Vec::new();
+    if history.applied.iter().all(|it| it.fault != Fault::Clock) {
+        violations.extend(
+            taken
+                .into_iter()
+                .filter_map(|(key, at)| exactly(key, at, rate)),
+        );
+    }
     for (key, permits) in permits {
         if let Some((count, from, to)) = excess(history, permits, rate) {
             let (from, to) = (time(history, from), time(history, to));
@@ -78,6 +90,23 @@ pub(super) fn excess(
         });
         if let Some((count, to)) = excess {
             return Some((count + 1, *from, *to));
+        }
+    }
+    None
+}
+
+/// By the server's own times, where nobody has set its clock, not one too many is taken.
+fn exactly(key: &str, mut taken: Vec<Nanos>, rate: Rate) -> Option<Violation> {
+    taken.sort_unstable();
+    for (begin, from) in taken.iter().enumerate() {
+        let window = taken[begin..].iter().zip(1..);
+        let window = window.take_while(|(at, _)| **at < from + WINDOW);
+        for (at, count) in window {
+            if count > rate.burst + rate.a_second * (at - from) / SECOND {
+                let millis = (at - from) / 1_000_000;
+                let what = format!("{key}: {count} permits in {millis} ms of the server's time");
+                return Some(Violation::new("limits hold", what));
+            }
         }
     }
     None

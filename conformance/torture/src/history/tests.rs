@@ -122,7 +122,7 @@ fn ack(job: i64, token: i64, times: (Nanos, Nanos), how: How) -> Call {
 
 fn check(at: Nanos) -> Call {
     let key = "a".to_owned();
-    call(0, Op::Check { key }, (at, at), Answer::Taken(1))
+    call(0, Op::Check { key }, (at, at), Answer::Taken(0))
 }
 
 fn ids(program: usize, ids: &[i64]) -> Call {
@@ -354,6 +354,17 @@ fn limits() {
     let twenty = (0..20).map(|n| check(5 + n / 10));
     assert_eq!(broken(&history(twenty)), [""; 0]);
     assert_eq!(broken(&history((0..12).map(|_| check(5)))), ["limits hold"]);
+    // By the server's time it is known of one.
+    let taken = |times: &[i64]| {
+        let taken = |millis: &i64| Call {
+            answer: Some((9 * SECOND, Answer::Taken(millis * 1_000_000))),
+            ..check(5)
+        };
+        broken(&history(times.iter().map(taken)))
+    };
+    let burst = [1000; 10];
+    assert_eq!(taken(&[&burst[..], &[1100, 1200]].concat()), [""; 0]);
+    assert_eq!(taken(&[&burst[..], &[1099]].concat()), ["limits hold"]);
 }
 
 #[test]
@@ -412,6 +423,37 @@ fn answers_that_are_late() {
     assert_eq!(timed_out(Op::Claim { queue, wait: 10 }, library), wrong);
     assert_eq!(timed_out(Op::Look, library), wrong);
     assert_eq!(timed_out(Op::Look, Role::Plain), [""; 0]);
+}
+
+/// In the calm as well a job may be in the hands of a statement or of a transaction of another.
+#[test]
+fn jobs_that_are_locked() {
+    let refused = |op, kind: &str, message: &str| {
+        let answer = Answer::Failed {
+            what: Failed::NotDone,
+            kind: kind.to_owned(),
+            message: message.to_owned(),
+        };
+        let mut history = history([call(0, op, (5, 6), answer)]);
+        (history.calm, history.is_quick) = ((2 * SECOND, 3 * SECOND), true);
+        broken(&history).contains(&"nothing fails without a cause")
+    };
+    let locked = "job 1 is locked by an open transaction; try again when that has ended";
+    let settle = |how| Op::Settle {
+        job: 1,
+        token: 1,
+        how,
+    };
+    assert!(!refused(Op::Cancel { job: 1 }, "Unavailable", locked));
+    assert!(!refused(Op::Edit { job: 1 }, "Unavailable", locked));
+    assert!(!refused(settle(How::Snooze), "Locked", ""));
+    assert!(refused(
+        Op::Cancel { job: 1 },
+        "Unavailable",
+        "no connection"
+    ));
+    assert!(refused(settle(How::Snooze), "TimedOut", ""));
+    assert!(refused(Op::Look, "Unavailable", locked));
 }
 
 #[test]

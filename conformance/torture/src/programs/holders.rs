@@ -82,7 +82,12 @@ async fn hold<G: Guard + 'static>(
     let fence = guard.fence();
     let token = fence.token();
     let unchecked = context.is_control(Control::Unchecked);
-    for _ in 0..fastrand::u8(1..8) {
+    // Some hold a lease for longer than its time to live: until they lose it, where they do not renew it.
+    let long = kind != Kind::Mutex && fastrand::u8(..12) == 0;
+    let until = before() + u64::try_from(TTL.as_nanos() * 5 / 4).unwrap_or(0);
+    let mut left = fastrand::u8(1..8);
+    while left > 0 || long && before() < until && context.may_go_on() {
+        left = left.saturating_sub(1);
         let at = before();
         if !guard.lost() {
             context.log.held(at, call, token);

@@ -41,9 +41,6 @@ pub(super) async fn pushing(context: Context, queue: &'static str, name: &'stati
         if fastrand::u8(..4) == 0 {
             job = job.delay(Duration::from_millis(fastrand::u64(1..2000)));
         }
-        if fastrand::bool() {
-            job = job.idempotency_key(number.to_string());
-        }
         if fastrand::u8(..4) == 0 {
             push_two(&context, &*queue, (number, job)).await;
             continue;
@@ -66,7 +63,7 @@ pub(super) enum Push {
     Pushed(i64),
 }
 
-/// Pushes a job, of a number and maybe in a group: every third in a transaction.
+/// Pushes a job, of a number and maybe in a group: every third in a transaction, every second with a key.
 pub(super) async fn push_one(
     context: &Context,
     queue: &Arc<dyn Queue>,
@@ -74,6 +71,12 @@ pub(super) async fn push_one(
     job: Job,
 ) -> Push {
     let inside = fastrand::u8(..3) == 0;
+    let keyed = fastrand::bool();
+    let job = if keyed {
+        job.idempotency_key(number.to_string())
+    } else {
+        job
+    };
     let op = Op::Push {
         job: number,
         queue: queue.name().to_owned(),
@@ -90,7 +93,16 @@ pub(super) async fn push_one(
         };
     }
     let told = |pushed: &Pushed| Answer::Number(pushed.id);
-    match context.call(op, queue.push(job), told).await.1 {
+    let pushing = async {
+        let again = (keyed && fastrand::u8(..4) == 0).then(|| job.clone());
+        let pushed = queue.push(job).await?;
+        if let Some(job) = again {
+            // Under its key it is the same job. Were it another, it would be done a second time.
+            drop(queue.push(job).await);
+        }
+        Ok(pushed)
+    };
+    match context.call(op, pushing, told).await.1 {
         Ok(pushed) => Push::Pushed(pushed.id),
         Err(_) => Push::Failed,
     }

@@ -218,6 +218,11 @@ impl Context {
         !self.is_over()
     }
 
+    /// Whether nobody waits for what it holds to be given back.
+    fn may_go_on(&self) -> bool {
+        self.phase.load(Ordering::Relaxed) < Phase::Rest as u8
+    }
+
     fn pushes(&self) -> bool {
         self.phase.load(Ordering::Relaxed) == Phase::Work as u8
     }

@@ -10,7 +10,7 @@ use lockapi::{Error, Queue, Result};
 use lockapi_conformance::wrapped::{Wrapped, Wrapper};
 
 use super::jobs::jobs;
-use crate::log::{Answer, Failed, How, Log, Op, Pending};
+use crate::log::{Answer, Failed, How, LOCKED, Log, Op, Pending};
 
 #[derive(Debug)]
 pub(super) struct Recorded {
@@ -112,7 +112,7 @@ impl Wrapper for Recorded {
         if let Some(pending) = pending {
             pending.end(match &settled {
                 Ok(Settled::Done | Settled::Dead) => Answer::Done,
-                Ok(Settled::Locked) => not_done("TimedOut"),
+                Ok(Settled::Locked) => not_done(LOCKED),
                 Ok(_) => not_done("Lost"),
                 Err(error) => Answer::failed(error),
             });

@@ -118,9 +118,6 @@ pub(super) async fn push(context: Context) {
             if fastrand::u8(..6) == 0 {
                 job = job.delay(Duration::from_millis(fastrand::u64(1..1000)));
             }
-            if fastrand::bool() {
-                job = job.idempotency_key(number.to_string());
-            }
             match push_one(&context, &queue, (number, group), job).await {
                 Push::Failed => {
                     rest(300).await;
