@@ -218,25 +218,25 @@ async fn place_of_a_key_is_left_with_that_of_the_group(cx: Context) {
     // It is kept by a delivery whose lease has ended, and by one that is given back.
     let late = by_hand_from(&here).await;
     cx.elapse(MINUTE * 2).await;
-    let again = next(&there, 1).await;
+    let again = next(&here, 1).await;
     assert_eq!(again.attempt(), 2);
-    none(&here).await;
+    none(&there).await;
     drop(late);
     again.release().await.unwrap();
     // It is left by one that is tried again, is a dead letter, is cancelled, or done.
     next(&here, 1).await.nack("no", MINUTE * 60).await.unwrap();
-    next(&there, 2).await.reject("no").await.unwrap();
+    next(&here, 2).await.reject("no").await.unwrap();
     let cancelled = next(&here, 3).await;
     here.cancel(vec![cancelled.id()]).await.unwrap();
     drop(cancelled);
-    next(&there, 4).await.ack().await.unwrap();
+    next(&here, 4).await.ack().await.unwrap();
     let late = by_hand_from(&here).await;
     assert_eq!(late.decode::<usize>().unwrap(), 5);
     // What is put back has its key.
     assert_eq!(there.redrive(Vec::new()).await.unwrap(), 1);
     none(&there).await;
     cx.elapse(MINUTE * 61).await;
-    let again = next(&there, 5).await;
+    let again = next(&here, 5).await;
     none(&there).await;
     again.ack().await.unwrap();
     lost(late.ack().await);
