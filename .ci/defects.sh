@@ -114,10 +114,11 @@ simulate() {
     arguments=$(header "$1" Run)
     status=0
     # shellcheck disable=SC2086
-    "$built" $arguments >"$log" 2>"$log.errors" || status=$?
+    timeout 1800 "$built" $arguments >"$log" 2>"$log.errors" || status=$?
     case $status in
     0) missed "$1" "the simulation succeeds"; return ;;
     1) ;;
+    124) missed "$1" "the simulation did not end within half an hour"; return ;;
     *) missed "$1" "the simulation ended with $status"; return ;;
     esac
     # An argument that is not known has the same status, and no such line.
