@@ -11,7 +11,7 @@ use lockapi::mutex::{LockOwner, ReadGuard};
 use lockapi::{Error, Fence, LeaseGuard, MutexGuard, Result};
 
 use super::{Context, asked, transactions};
-use crate::history::Held;
+use crate::history::{Held, Part};
 use crate::plan::Fault;
 
 /// How long what is asked for may be held in the end, when nobody else holds anything.
@@ -121,7 +121,7 @@ pub(super) async fn hold<G: Guard>(
     context: &Context,
     kind: &'static str,
     key: &str,
-    most: usize,
+    part: Part,
     asked: crate::runtime::Time,
     guard: G,
 ) {
@@ -130,7 +130,7 @@ pub(super) async fn hold<G: Guard>(
     let entry = context.history.granted(
         kind,
         key,
-        most,
+        part,
         context.program,
         (token, asked),
         guard.held(),
@@ -235,7 +235,7 @@ pub(super) async fn mutex(context: Context) {
             }
         };
         if let Some(guard) = guard {
-            hold(&context, "mutex", key, 1, began, guard).await;
+            hold(&context, "mutex", key, Part::WHOLE, began, guard).await;
         }
         context.rest(Duration::from_millis(200)).await;
     }
@@ -258,6 +258,38 @@ async fn timed<T>(
     }
 }
 
+/// Shares a lock with others for a while, then gives it back or leaves.
+async fn read(
+    context: &Context,
+    key: &str,
+    asked: crate::runtime::Time,
+    guard: Box<dyn ReadGuard>,
+) {
+    let guard = Arc::new(guard);
+    let seen = Arc::downgrade(&guard);
+    let held: Held = Arc::new(move || seen.upgrade().is_some_and(|guard| !guard.is_lost()));
+    let (kind, program) = ("rw_lock", context.program);
+    let entry = (context.history).granted(kind, key, Part::READER, program, (0, asked), held);
+    let until = context.runtime.now()
+        + context
+            .runtime
+            .between(Duration::from_micros(10), most_held(context, kind));
+    while !guard.is_lost() && context.runtime.now() < until && !context.is_ending() {
+        context.rest(Duration::from_millis(500)).await;
+    }
+    if guard.is_lost() {
+        context.history.lost(kind, key);
+    }
+    drop(entry);
+    if context.coin()
+        && let Some(guard) = Arc::into_inner(guard)
+        && let Some(Err(error)) = context.outcome(guard.unlock()).await
+        && error.kind() != lockapi::ErrorKind::Lost
+    {
+        context.history.failed(&error);
+    }
+}
+
 pub(super) async fn rw_lock(context: Context) {
     while !context.is_ending() {
         let key = context.key();
@@ -267,12 +299,23 @@ pub(super) async fn rw_lock(context: Context) {
             .expect("a key");
         let began = asked(&context);
         if context.coin() {
-            let guard: Option<Box<dyn ReadGuard>> =
-                until_ending(&context, locked(&context, lock.read())).await;
-            context.rest(Duration::from_millis(100)).await;
-            drop(guard);
-        } else if let Some(guard) = until_ending(&context, locked(&context, lock.write())).await {
-            hold(&context, "rw_lock", key, 1, began, guard).await;
+            let guard = match manner(&context) {
+                0 => locked(&context, lock.try_read()).await.flatten(),
+                1 => locked(&context, lock.read_timeout(patience(&context))).await,
+                _ => until_ending(&context, locked(&context, lock.read())).await,
+            };
+            if let Some(guard) = guard {
+                read(&context, key, began, guard).await;
+            }
+        } else {
+            let guard = match manner(&context) {
+                0 => locked(&context, lock.try_write()).await.flatten(),
+                1 => locked(&context, lock.write_timeout(patience(&context))).await,
+                _ => until_ending(&context, locked(&context, lock.write())).await,
+            };
+            if let Some(guard) = guard {
+                hold(&context, "rw_lock", key, Part::WRITER, began, guard).await;
+            }
         }
         context.rest(Duration::from_millis(200)).await;
     }
@@ -312,7 +355,7 @@ pub(super) async fn lease(context: Context) {
             _ => within(&context, lease.acquire()).await,
         };
         if let Some(guard) = guard {
-            hold(&context, "lease", key, 1, began, guard).await;
+            hold(&context, "lease", key, Part::WHOLE, began, guard).await;
         }
         context.rest(Duration::from_millis(200)).await;
     }
@@ -331,7 +374,8 @@ pub(super) async fn semaphore(context: Context) {
             within(&context, semaphore.acquire()).await
         };
         if let Some(guard) = guard {
-            hold(&context, "semaphore", "sem", 2, began, guard).await;
+            let part = Part { most: 2, takes: 1 };
+            hold(&context, "semaphore", "sem", part, began, guard).await;
         }
         context.rest(Duration::from_millis(200)).await;
     }
@@ -350,7 +394,7 @@ pub(super) async fn election(context: Context) {
             within(&context, election.campaign()).await
         };
         if let Some(guard) = guard {
-            hold(&context, "election", "chief", 1, began, guard).await;
+            hold(&context, "election", "chief", Part::WHOLE, began, guard).await;
         }
         context.rest(Duration::from_millis(200)).await;
     }
@@ -370,7 +414,7 @@ pub(super) async fn leased_mutex(context: Context) {
             within(&context, mutex.lock()).await
         };
         if let Some(guard) = guard {
-            hold(&context, "leased mutex", key, 1, began, guard).await;
+            hold(&context, "leased mutex", key, Part::WHOLE, began, guard).await;
         }
         context.rest(Duration::from_millis(200)).await;
     }
@@ -429,7 +473,7 @@ pub(super) async fn lock_owner(context: Context) {
             let entry = context.history.granted(
                 "mutex",
                 key,
-                1,
+                Part::WHOLE,
                 context.program,
                 (token, began),
                 guard.held(),

@@ -7,6 +7,7 @@ use lockapi::lease::LeaseOptions;
 
 use super::holders::{hold, locked, until_ending};
 use super::{Context, asked};
+use crate::history::Part;
 
 const KEYS: [&str; 6] = ["r0", "r1", "r2", "r3", "r4", "r5"];
 
@@ -32,7 +33,7 @@ async fn passed(context: &Context, key: impl Fn() -> &'static str) {
         let guard = until_ending(context, locked(context, mutex.lock())).await;
         drop(waits);
         if let Some(guard) = guard {
-            hold(context, "relay", key, 1, began, guard).await;
+            hold(context, "relay", key, Part::WHOLE, began, guard).await;
         }
     }
 }
