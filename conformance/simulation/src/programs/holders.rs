@@ -361,20 +361,33 @@ pub(super) async fn lease(context: Context) {
     }
 }
 
+/// How many permits the semaphore has.
+const PERMITS: u32 = 3;
+
 pub(super) async fn semaphore(context: Context) {
     while !context.is_ending() {
         let semaphore = context
             .backend()
-            .semaphore("sem", 2, terms(&context))
+            .semaphore("sem", PERMITS, terms(&context))
             .expect("a key");
+        let permits = context.runtime.draw(|random| random.u32(1..=PERMITS));
         let began = asked(&context);
-        let guard = if context.coin() {
-            context.call(semaphore.try_acquire()).await.flatten()
-        } else {
-            within(&context, semaphore.acquire()).await
+        let guard = match manner(&context) {
+            0 => context
+                .call(semaphore.try_acquire_many(permits))
+                .await
+                .flatten(),
+            1 => {
+                let waiting = semaphore.acquire_many_timeout(permits, patience(&context));
+                timed(&context, waiting).await
+            }
+            _ => within(&context, semaphore.acquire_many(permits)).await,
         };
         if let Some(guard) = guard {
-            let part = Part { most: 2, takes: 1 };
+            let part = Part {
+                most: PERMITS as usize,
+                takes: permits as usize,
+            };
             hold(&context, "semaphore", "sem", part, began, guard).await;
         }
         context.rest(Duration::from_millis(200)).await;
@@ -534,9 +547,9 @@ pub(super) async fn audit(context: &Context) {
         }
     }
     match backend
-        .semaphore("sem", 2, terms(context))
+        .semaphore("sem", PERMITS, terms(context))
         .expect("a key")
-        .acquire_many_timeout(2, IN_THE_END)
+        .acquire_many_timeout(PERMITS, IN_THE_END)
         .await
     {
         Ok(guard) => drop(guard),
