@@ -1,11 +1,13 @@
 //! Whoever holds something.
 
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard as Locked, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::Either;
+use futures_util::FutureExt;
+use futures_util::future::{Either, FusedFuture, select};
 use lockapi::lease::LeaseOptions;
 use lockapi::mutex::{LockOwner, ReadGuard};
 use lockapi::{Error, Fence, LeaseGuard, MutexGuard, Result};
@@ -17,6 +19,9 @@ use crate::plan::Fault;
 /// How long what is asked for may be held in the end, when nobody else holds anything.
 const IN_THE_END: Duration = Duration::from_secs(60);
 
+/// Within this time whoever waits for the loss of something is told.
+const TOLD: Duration = Duration::from_secs(2);
+
 /// A guard of any kind.
 #[async_trait]
 pub(super) trait Guard: Send + Sync + 'static {
@@ -24,6 +29,8 @@ pub(super) trait Guard: Send + Sync + 'static {
     /// What it is checked in with in a transaction, if it can be.
     fn proof(&self) -> Option<Fence>;
     fn lost(&self) -> bool;
+    /// Returns once it is lost.
+    async fn told(&self);
     async fn give_back(self: Box<Self>) -> Result<()>;
 }
 
@@ -39,6 +46,10 @@ impl Guard for Box<dyn MutexGuard> {
 
     fn lost(&self) -> bool {
         self.is_lost()
+    }
+
+    async fn told(&self) {
+        (**self).lost().await;
     }
 
     async fn give_back(self: Box<Self>) -> Result<()> {
@@ -60,20 +71,24 @@ impl Guard for Box<dyn LeaseGuard> {
         self.is_lost()
     }
 
+    async fn told(&self) {
+        (**self).lost().await;
+    }
+
     async fn give_back(self: Box<Self>) -> Result<()> {
         self.release().await
     }
 }
 
 /// A guard that the history looks at as well.
-struct Shared<G>(Arc<Mutex<Option<Box<G>>>>);
+struct Shared<G>(Arc<Mutex<Option<Arc<G>>>>);
 
 impl<G: Guard> Shared<G> {
     fn new(guard: G) -> Self {
-        Self(Arc::new(Mutex::new(Some(Box::new(guard)))))
+        Self(Arc::new(Mutex::new(Some(Arc::new(guard)))))
     }
 
-    fn lock(&self) -> Locked<'_, Option<Box<G>>> {
+    fn lock(&self) -> Locked<'_, Option<Arc<G>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -87,7 +102,15 @@ impl<G: Guard> Shared<G> {
     }
 
     fn take(&self) -> Option<Box<G>> {
-        self.lock().take()
+        let guard = self.lock().take();
+        guard.and_then(Arc::into_inner).map(Box::new)
+    }
+
+    /// Returns once it is lost.
+    async fn told(guard: Option<Arc<G>>) {
+        if let Some(guard) = guard {
+            guard.told().await;
+        }
     }
 }
 
@@ -116,6 +139,33 @@ fn most_held(context: &Context, kind: &str) -> Duration {
     }
 }
 
+/// Whoever waits to be told is told if it is lost, and not otherwise.
+async fn is_told(
+    context: &Context,
+    (kind, key): (&str, &str),
+    was_told: bool,
+    is_lost: bool,
+    told: &mut (impl Future<Output = ()> + Unpin),
+) {
+    let promise = "who waits for a loss is told";
+    if was_told && !is_lost {
+        let what = format!("{kind} {key} is held");
+        return context.runtime.violate(promise, what);
+    }
+    if was_told || !is_lost {
+        return;
+    }
+    // A process that was stopped meanwhile may see that the time is up before its timers run.
+    for _ in 0..4 {
+        let patience = pin!(context.runtime.sleep(TOLD));
+        if let Either::Left(_) = select(&mut *told, patience).await {
+            return;
+        }
+    }
+    let what = format!("{kind} {key} is lost");
+    context.runtime.violate(promise, what);
+}
+
 /// Holds for a while, then gives back or leaves.
 pub(super) async fn hold<G: Guard>(
     context: &Context,
@@ -140,8 +190,16 @@ pub(super) async fn hold<G: Guard>(
             .runtime
             .between(Duration::from_micros(10), most_held(context, kind));
     let writes = context.plan.has_kind("transaction") && kind != "relay";
+    // Some wait to be told that they have lost it.
+    let waits = context.runtime.happens(0.3);
+    let mut told = Box::pin(Shared::told(guard.lock().clone().filter(|_| waits)).fuse());
     while guard.is_held() && context.runtime.now() < until && !context.is_ending() {
-        context.rest(Duration::from_millis(500)).await;
+        let rest = pin!(context.rest(Duration::from_millis(500)));
+        if waits {
+            select(&mut told, rest).await;
+        } else {
+            rest.await;
+        }
         if writes && context.runtime.happens(0.2) {
             let proof = guard.lock().as_ref().and_then(|guard| guard.proof());
             if let Some(fence) = proof {
@@ -152,6 +210,11 @@ pub(super) async fn hold<G: Guard>(
     if !guard.is_held() {
         context.history.lost(kind, key);
     }
+    if waits {
+        let (was_told, is_lost) = (told.is_terminated(), !guard.is_held());
+        is_told(context, (kind, key), was_told, is_lost, &mut told).await;
+    }
+    drop(told);
     if context.coin() {
         drop(entry);
         drop(guard);
