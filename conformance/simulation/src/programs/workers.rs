@@ -1,5 +1,7 @@
 //! Workers, whose handlers fail in all ways.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lockapi::Stop;
@@ -33,6 +35,39 @@ impl Observe for Observer {
     }
 }
 
+/// The handlers of a worker that run, and how many may.
+#[derive(Clone)]
+struct Handlers {
+    running: Arc<AtomicUsize>,
+    most: usize,
+}
+
+/// One that runs, until this is dropped.
+struct Handler(Arc<AtomicUsize>);
+
+impl Handlers {
+    fn new(most: usize) -> Self {
+        let running = Arc::default();
+        Self { running, most }
+    }
+
+    fn begin(&self, context: &Context) -> Handler {
+        let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
+        if running > self.most {
+            let what = format!("{running} run, and {} may", self.most);
+            let promise = "no more handlers of a worker run than may";
+            context.runtime.violate(promise, what);
+        }
+        Handler(Arc::clone(&self.running))
+    }
+}
+
+impl Drop for Handler {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Pushes some jobs, and runs a worker for a while.
 pub(super) async fn run(context: Context) {
     let queue = context.backend().queue(QUEUE).expect("a queue");
@@ -51,9 +86,11 @@ pub(super) async fn run(context: Context) {
         // Some take no time but now and then.
         let quick = context.coin();
         let handled = handling.clone();
+        let running = Handlers::new(concurrency);
+        let other_running = running.clone();
         let mut work = Worker::new(queue.clone())
             .handle("task", move |job: u64, cx: worker::Context| {
-                handle(handling.clone(), quick, job, cx)
+                handle(handling.clone(), running.clone(), quick, job, cx)
             })
             .concurrency(concurrency)
             .lease(
@@ -70,7 +107,7 @@ pub(super) async fn run(context: Context) {
             .observe(Observer(context.clone()));
         if context.coin() {
             work = work.handle(OTHER, move |job: u64, cx: worker::Context| {
-                handle(handled.clone(), quick, job, cx)
+                handle(handled.clone(), other_running.clone(), quick, job, cx)
             });
         }
         if context.coin() {
@@ -119,18 +156,20 @@ fn backoff(context: &Context) -> impl Fn(u32) -> Duration + Send + Sync + use<> 
 
 async fn handle(
     context: Context,
+    running: Handlers,
     quick: bool,
     job: u64,
     cx: worker::Context,
 ) -> Result<(), Failed> {
-    let delivery = std::sync::Arc::downgrade(cx.delivery());
+    let _running = running.begin(&context);
+    let delivery = Arc::downgrade(cx.delivery());
     let held = move || delivery.upgrade().is_some_and(|it| !it.is_lost());
     let token = cx.delivery().ticket().token;
     // When it was claimed is not known.
     let asked = (token, Time::ZERO);
     let entry = context
         .history
-        .delivered(job, context.program, asked, std::sync::Arc::new(held));
+        .delivered(job, context.program, asked, Arc::new(held));
     let most = match quick {
         true if context.runtime.happens(0.03) => Duration::from_secs(30),
         true => Duration::from_millis(1),
