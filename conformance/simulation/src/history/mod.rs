@@ -131,6 +131,8 @@ pub(crate) struct History {
     blocked: bool,
     /// And whether nobody is held up.
     undisturbed: bool,
+    /// And whoever is answered goes on at once.
+    in_order: bool,
     /// Whether no session can end.
     sessions_last: bool,
     /// Whether what is renewed cannot be lost.
@@ -165,11 +167,13 @@ impl Drop for Entry {
 
 impl History {
     pub(crate) fn new(runtime: &Runtime, plan: &Plan) -> Self {
+        let undisturbed = plan.has_only(&[]) && !plan.has(Fault::Block) && !plan.polls;
         Self {
             state: Arc::default(),
             runtime: runtime.clone(),
             flawless: plan.has_only(&[]),
-            undisturbed: plan.has_only(&[]) && !plan.has(Fault::Block) && !plan.polls,
+            undisturbed,
+            in_order: undisturbed && !plan.has(Fault::Waker),
             sessions_last: plan.has_only(&[Fault::Unreachable]),
             leases_last: plan.has_only(&[Fault::Unreachable, Fault::Hush])
                 && !plan.has(Fault::Block),

@@ -291,8 +291,11 @@ pub(super) async fn mutex(context: Context) {
             0 => locked(&context, mutex.try_lock()).await.flatten(),
             1 => locked(&context, mutex.lock_timeout(patience(&context))).await,
             _ => {
-                let waits = context.history.waits("mutex", key);
+                let waits = context.history.waits(context.program, "mutex", key);
                 let guard = until_ending(&context, locked(&context, mutex.lock())).await;
+                if guard.is_some() {
+                    context.history.has_waited(&waits);
+                }
                 drop(waits);
                 guard
             }

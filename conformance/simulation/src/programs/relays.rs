@@ -29,8 +29,11 @@ async fn passed(context: &Context, key: impl Fn() -> &'static str) {
         let key = key();
         let mutex = context.backend().mutex(key).expect("a key");
         let began = asked(context);
-        let waits = context.history.waits("relay", key);
+        let waits = context.history.waits(context.program, "relay", key);
         let guard = until_ending(context, locked(context, mutex.lock())).await;
+        if guard.is_some() {
+            context.history.has_waited(&waits);
+        }
         drop(waits);
         if let Some(guard) = guard {
             hold(context, "relay", key, Part::WHOLE, began, guard).await;
