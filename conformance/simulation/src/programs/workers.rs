@@ -9,6 +9,7 @@ use lockapi::queue::{Job, Unhandled};
 use lockapi::worker::{self, Failed, Observe, Worker, WorkerOptions};
 
 use super::{Context, jobs, transactions};
+use crate::history::Entry;
 use crate::runtime::Time;
 
 /// The queue that workers run.
@@ -142,6 +143,29 @@ pub(super) async fn run(context: Context) {
     }
 }
 
+/// Runs a worker of a queue whose jobs have one name until it is to stop.
+pub(super) async fn work_on(context: &Context, queue: &str, name: &'static str, stop: &Stop) {
+    let queue = context.backend().queue(queue).expect("a queue");
+    let concurrency = context.runtime.draw(|random| random.usize(1..=8));
+    let (handling, running) = (context.clone(), Handlers::new(concurrency));
+    let work = Worker::new(queue)
+        .handle(name, move |job: u64, cx: worker::Context| {
+            handle_soon(handling.clone(), running.clone(), job, cx)
+        })
+        .concurrency(concurrency)
+        .lease(
+            context
+                .runtime
+                .between(Duration::from_secs(1), Duration::from_secs(10)),
+        )
+        .options(WorkerOptions::default().backoff(backoff(context)))
+        .observe(Observer(context.clone()));
+    if let Err(error) = work.run(stop).await {
+        context.history.failed(&error);
+        context.rest(Duration::from_millis(100)).await;
+    }
+}
+
 /// Some of them panic.
 fn backoff(context: &Context) -> impl Fn(u32) -> Duration + Send + Sync + use<> {
     let context = context.clone();
@@ -162,14 +186,8 @@ async fn handle(
     cx: worker::Context,
 ) -> Result<(), Failed> {
     let _running = running.begin(&context);
-    let delivery = Arc::downgrade(cx.delivery());
-    let held = move || delivery.upgrade().is_some_and(|it| !it.is_lost());
     let token = cx.delivery().ticket().token;
-    // When it was claimed is not known.
-    let asked = (token, Time::ZERO);
-    let entry = context
-        .history
-        .delivered(job, context.program, asked, Arc::new(held));
+    let entry = began(&context, job, &cx);
     let most = match quick {
         true if context.runtime.happens(0.03) => Duration::from_secs(30),
         true => Duration::from_millis(1),
@@ -203,6 +221,35 @@ async fn handle(
             Ok(())
         }
     }
+}
+
+/// A handler has begun.
+fn began(context: &Context, job: u64, cx: &worker::Context) -> Option<Entry> {
+    let delivery = Arc::downgrade(cx.delivery());
+    let held = move || delivery.upgrade().is_some_and(|it| !it.is_lost());
+    let token = cx.delivery().ticket().token;
+    // When it was claimed is not known.
+    let (program, asked) = (context.program, (token, Time::ZERO));
+    let history = &context.history;
+    history.delivered(job, program, asked, Arc::new(held))
+}
+
+/// Keeps no place for long.
+async fn handle_soon(
+    context: Context,
+    running: Handlers,
+    job: u64,
+    cx: worker::Context,
+) -> Result<(), Failed> {
+    let _running = running.begin(&context);
+    let entry = began(&context, job, &cx);
+    context.rest(Duration::from_secs(1)).await;
+    drop(entry);
+    if context.runtime.happens(0.1) {
+        return Err(Failed::retry("again"));
+    }
+    context.history.ack(job, cx.delivery().ticket().token);
+    Ok(())
 }
 
 /// How a handler ends that has completed its job in a transaction, or has failed to: if that was committed the job is done
