@@ -19,6 +19,21 @@ use crate::plan::Fault;
 /// How long what is asked for may be held in the end, when nobody else holds anything.
 const IN_THE_END: Duration = Duration::from_secs(60);
 
+/// Until when something is held, and whether also while the tasks are to end.
+fn held_until(context: &Context, kind: &str) -> (crate::runtime::Time, bool) {
+    let most = most_held(context, kind);
+    let is_long = most >= LONG;
+    let least = if is_long {
+        most
+    } else {
+        Duration::from_micros(10)
+    };
+    let time = context.runtime.between(least, most);
+    (context.runtime.now() + time, is_long)
+}
+
+/// Longer than it may take to learn that a session has ended.
+const LONG: Duration = Duration::from_secs(45);
 /// Within this time whoever waits for the loss of something is told.
 const TOLD: Duration = Duration::from_secs(2);
 
@@ -131,9 +146,8 @@ fn most_held(context: &Context, kind: &str) -> Duration {
         "relay" => Duration::from_millis(30),
         // Longer than it lives unless it is renewed.
         "lease" | "leased mutex" if context.runtime.happens(0.1) => Duration::from_secs(20),
-        // Longer than it may take to learn that a session has ended.
         "mutex" | "rw_lock" if context.runtime.happens(0.02) && !context.history.is_flawless() => {
-            Duration::from_secs(45)
+            LONG
         }
         _ => Duration::from_secs(3),
     }
@@ -185,15 +199,12 @@ pub(super) async fn hold<G: Guard>(
         (token, asked),
         guard.held(),
     );
-    let until = context.runtime.now()
-        + context
-            .runtime
-            .between(Duration::from_micros(10), most_held(context, kind));
+    let (until, to_the_end) = held_until(context, kind);
     let writes = context.plan.has_kind("transaction") && kind != "relay";
     // Some wait to be told that they have lost it.
     let waits = context.runtime.happens(0.3);
     let mut told = Box::pin(Shared::told(guard.lock().clone().filter(|_| waits)).fuse());
-    while guard.is_held() && context.runtime.now() < until && !context.is_ending() {
+    while guard.is_held() && context.runtime.now() < until && (to_the_end || !context.is_ending()) {
         let rest = pin!(context.rest(Duration::from_millis(500)));
         if waits {
             select(&mut told, rest).await;
@@ -336,11 +347,9 @@ async fn read(
     let held: Held = Arc::new(move || seen.upgrade().is_some_and(|guard| !guard.is_lost()));
     let (kind, program) = ("rw_lock", context.program);
     let entry = (context.history).granted(kind, key, Part::READER, program, (0, asked), held);
-    let until = context.runtime.now()
-        + context
-            .runtime
-            .between(Duration::from_micros(10), most_held(context, kind));
-    while !guard.is_lost() && context.runtime.now() < until && !context.is_ending() {
+    let (until, to_the_end) = held_until(context, kind);
+    while !guard.is_lost() && context.runtime.now() < until && (to_the_end || !context.is_ending())
+    {
         context.rest(Duration::from_millis(500)).await;
     }
     if guard.is_lost() {
