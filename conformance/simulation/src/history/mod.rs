@@ -343,7 +343,7 @@ impl History {
             if !is_session(kind) || !self.runtime.has_lost_session(program, since) {
                 self.runtime.violate("tokens grow", what);
             } else {
-                self.must_end("tokens grow", &name, vec![number], what);
+                self.must_end("tokens grow", &name, (vec![number], None), what);
             }
         }
         if others.iter().map(|(_, _, takes)| takes).sum::<usize>() > room {
@@ -354,7 +354,9 @@ impl History {
                 self.runtime.violate("mutual exclusion", what);
             } else {
                 let others = others.into_iter().map(|(number, ..)| number).collect();
-                self.must_end("mutual exclusion", &name, others, what);
+                // Where its own session may have ended, either has to be told.
+                let beside = (!lasts).then_some(number);
+                self.must_end("mutual exclusion", &name, (others, beside), what);
             }
         }
         Entry {
@@ -365,13 +367,13 @@ impl History {
         }
     }
 
-    /// These were held when they no longer should have been. A lease is known to have ended before another is
-    /// granted; whoever has lost a session is told soon.
+    /// These were held when they no longer should have been, as long as one `beside` them is. A lease is known to have
+    /// ended before another is granted; whoever has lost a session is told soon.
     fn must_end(
         &self,
         promise: &'static str,
         name: &(&'static str, String),
-        those: Vec<u64>,
+        (those, beside): (Vec<u64>, Option<u64>),
         what: String,
     ) {
         let session = is_session(name.0);
@@ -385,6 +387,11 @@ impl History {
         self.runtime.after(KNOWN, move |runtime| {
             let state = history.lock();
             let place = state.places.get(&name);
+            let is_held = |number| place.and_then(|it| it.open.get(&number));
+            let is_held = |number| is_held(number).is_some_and(|hold| hold.is_held(runtime));
+            if beside.is_some_and(|number| !is_held(number)) {
+                return;
+            }
             let still = those.iter().filter_map(|number| place?.open.get(number));
             // One that was stopped in between is told once it runs again.
             let still: Vec<_> = still
