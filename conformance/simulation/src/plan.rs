@@ -265,7 +265,8 @@ impl Plan {
         Self {
             small: true,
             programs: self.programs.min(3),
-            tasks: 1,
+            // Some pass on among their own tasks, and share.
+            tasks: self.tasks.div_ceil(3),
             time: self.time / 10,
             calm: self.calm / 10,
             every: self.every / 10,

@@ -18,6 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// And within this time all that a process has left has to be found.
 const AUDIT: Duration = Duration::from_secs(1200);
 
+/// Before a connection that is congested fails, answers are late by so much at most.
+const CONGESTED: Duration = Duration::from_millis(900);
+
 /// What became of a runtime.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Outcome {
@@ -224,6 +227,13 @@ fn strike(fault: Fault, context: &Context, programs: &Programs) {
                 return;
             };
             match fault {
+                Fault::Partition if runtime.draw(fastrand::Rng::bool) => {
+                    // What the last answers tell is old, and nothing follows them.
+                    let late = runtime.between(Duration::from_millis(50), CONGESTED);
+                    let until = runtime.now() + time;
+                    server.congest(program, (runtime.now() + late).min(until));
+                    runtime.after(late, move |_| another.cut_off(program, until));
+                }
                 Fault::Partition => server.cut_off(program, runtime.now() + time),
                 Fault::Block => {
                     let time = time.min(Duration::from_secs(10));

@@ -228,6 +228,7 @@ impl History {
                 program,
                 token,
                 held,
+                takes: 1,
                 given: (asked, self.runtime.now()),
             },
         );

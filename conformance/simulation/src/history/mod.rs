@@ -36,6 +36,8 @@ struct Hold {
     program: ProgramId,
     token: i64,
     held: Held,
+    /// How much of its place it has.
+    takes: usize,
     /// When it was asked for, and known.
     given: (Time, Time),
 }
@@ -47,9 +49,35 @@ impl Hold {
     }
 }
 
+/// What is held: how much of it there is, and how much of that one holder has.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) most: usize,
+    pub(crate) takes: usize,
+}
+
+impl Part {
+    /// One holder has all.
+    pub(crate) const WHOLE: Self = Self { most: 1, takes: 1 };
+    /// A writer has all, and each reader one of very many, and no token.
+    pub(crate) const WRITER: Self = Self {
+        most: 1 << 20,
+        takes: 1 << 20,
+    };
+    pub(crate) const READER: Self = Self {
+        takes: 1,
+        ..Self::WRITER
+    };
+
+    /// Whether its holder is alone.
+    fn is_whole(self) -> bool {
+        self.takes == self.most
+    }
+}
+
 #[derive(Default)]
 struct Place {
-    /// How many may hold it.
+    /// How much of it there is.
     most: usize,
     open: BTreeMap<u64, Hold>,
     /// Tokens in the order in which their holders learned of them, each with the highest up to there.
@@ -103,6 +131,8 @@ pub(crate) struct History {
     blocked: bool,
     /// And whether nobody is held up.
     undisturbed: bool,
+    /// And whoever is answered goes on at once.
+    in_order: bool,
     /// Whether no session can end.
     sessions_last: bool,
     /// Whether what is renewed cannot be lost.
@@ -137,11 +167,13 @@ impl Drop for Entry {
 
 impl History {
     pub(crate) fn new(runtime: &Runtime, plan: &Plan) -> Self {
+        let undisturbed = plan.has_only(&[]) && !plan.has(Fault::Block) && !plan.polls;
         Self {
             state: Arc::default(),
             runtime: runtime.clone(),
             flawless: plan.has_only(&[]),
-            undisturbed: plan.has_only(&[]) && !plan.has(Fault::Block) && !plan.polls,
+            undisturbed,
+            in_order: undisturbed && !plan.has(Fault::Waker),
             sessions_last: plan.has_only(&[Fault::Unreachable]),
             leases_last: plan.has_only(&[Fault::Unreachable, Fault::Hush])
                 && !plan.has(Fault::Block),
@@ -247,13 +279,12 @@ impl History {
         self.flawless
     }
 
-    /// A lock, a lease or a permit of a semaphore was granted, which at most `most` may hold; `asked` is
-    /// when the call began.
+    /// A part of a lock, a lease or a semaphore was granted; `asked` is when the call began. A token of zero is none.
     pub(crate) fn granted(
         &self,
         kind: &'static str,
         key: &str,
-        most: usize,
+        part: Part,
         program: ProgramId,
         (token, asked): (i64, Time),
         held: Held,
@@ -265,14 +296,14 @@ impl History {
         let number = state.next;
         let name = (kind, key.to_owned());
         let place = state.places.entry(name.clone()).or_default();
-        place.most = most;
-        if !place.seen.insert(token) && most == 1 {
+        place.most = part.most;
+        if token != 0 && !place.seen.insert(token) && part.is_whole() {
             self.runtime
                 .violate("tokens are unique", format!("{kind} {key}: {token} twice"));
         }
         let known = place.tokens.partition_point(|(at, _)| *at < asked);
         let before = known.checked_sub(1).map(|at| place.tokens[at].1);
-        let before = before.filter(|before| *before >= token);
+        let before = before.filter(|before| token != 0 && *before >= token);
         let highest = place
             .tokens
             .last()
@@ -283,20 +314,22 @@ impl History {
         let late = !held();
         let others: Vec<_> = others
             .filter(|(_, hold)| !late && hold.is_held(&self.runtime))
-            .map(|(number, hold)| (*number, hold.token))
+            .map(|(number, hold)| (*number, hold.token, hold.takes))
             .collect();
+        let room = part.most - part.takes;
         // Those of processes of which no session has ended since they were granted.
         let lasting = place.open.values().filter(|hold| {
             let since = hold.given.0;
             !self.runtime.has_lost_session(hold.program, since) && hold.is_held(&self.runtime)
         });
-        let lasting = lasting.count();
+        let lasting: usize = lasting.map(|hold| hold.takes).sum();
         place.open.insert(
             number,
             Hold {
                 program,
                 token,
                 held,
+                takes: part.takes,
                 given: (asked, now),
             },
         );
@@ -310,18 +343,20 @@ impl History {
             if !is_session(kind) || !self.runtime.has_lost_session(program, since) {
                 self.runtime.violate("tokens grow", what);
             } else {
-                self.must_end("tokens grow", &name, vec![number], what);
+                self.must_end("tokens grow", &name, (vec![number], None), what);
             }
         }
-        if others.len() >= most {
-            let tokens: Vec<_> = others.iter().map(|(_, token)| *token).collect();
+        if others.iter().map(|(_, _, takes)| takes).sum::<usize>() > room {
+            let tokens: Vec<_> = others.iter().map(|(_, token, _)| *token).collect();
             let what = format!("{kind} {key}: {token} was granted while {tokens:?} were held");
             let lasts = !self.runtime.has_lost_session(program, asked);
-            if is_session(kind) && lasts && lasting >= most {
+            if is_session(kind) && lasts && lasting > room {
                 self.runtime.violate("mutual exclusion", what);
             } else {
-                let others = others.into_iter().map(|(number, _)| number).collect();
-                self.must_end("mutual exclusion", &name, others, what);
+                let others = others.into_iter().map(|(number, ..)| number).collect();
+                // Where its own session may have ended, either has to be told.
+                let beside = (!lasts).then_some(number);
+                self.must_end("mutual exclusion", &name, (others, beside), what);
             }
         }
         Entry {
@@ -332,13 +367,13 @@ impl History {
         }
     }
 
-    /// These were held when they no longer should have been. A lease is known to have ended before another is
-    /// granted; whoever has lost a session is told soon.
+    /// These were held when they no longer should have been, as long as one `beside` them is. A lease is known to have
+    /// ended before another is granted; whoever has lost a session is told soon.
     fn must_end(
         &self,
         promise: &'static str,
         name: &(&'static str, String),
-        those: Vec<u64>,
+        (those, beside): (Vec<u64>, Option<u64>),
         what: String,
     ) {
         let session = is_session(name.0);
@@ -352,6 +387,11 @@ impl History {
         self.runtime.after(KNOWN, move |runtime| {
             let state = history.lock();
             let place = state.places.get(&name);
+            let is_held = |number| place.and_then(|it| it.open.get(&number));
+            let is_held = |number| is_held(number).is_some_and(|hold| hold.is_held(runtime));
+            if beside.is_some_and(|number| !is_held(number)) {
+                return;
+            }
             let still = those.iter().filter_map(|number| place?.open.get(number));
             // One that was stopped in between is told once it runs again.
             let still: Vec<_> = still

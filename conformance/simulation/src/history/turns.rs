@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::History;
-use crate::runtime::Time;
+use crate::runtime::{ProgramId, Time};
 use crate::server::Seen;
 
 /// Within this time whoever waits for a lock has it.
@@ -36,6 +36,8 @@ struct Span {
 pub(super) struct Turns {
     next: u64,
     spans: BTreeMap<u64, Span>,
+    /// Who waits for which lock as long as it takes, in the order of arrival.
+    lines: BTreeMap<u64, (ProgramId, String)>,
     /// Claims that wait, by their queues, and since when.
     claims: BTreeMap<u64, (String, Time)>,
     /// The tokens of deliveries that were handed over.
@@ -62,6 +64,7 @@ impl Drop for Lasting {
             span.until = Some(now);
         }
         state.turns.claims.remove(&self.number);
+        state.turns.lines.remove(&self.number);
         drop(state);
         if let Some((what, since)) = self.wait.take()
             && self.history.undisturbed
@@ -89,9 +92,27 @@ impl History {
     }
 
     /// Somebody waits for a lock as long as it takes.
-    pub(crate) fn waits(&self, kind: &str, key: &str) -> Lasting {
-        let wait = (format!("{kind} {key}"), self.runtime.now());
-        self.lasting(Some(wait)).1
+    pub(crate) fn waits(&self, program: ProgramId, kind: &str, key: &str) -> Lasting {
+        let what = format!("{kind} {key}");
+        let (number, lasting) = self.lasting(Some((what.clone(), self.runtime.now())));
+        self.lock().turns.lines.insert(number, (program, what));
+        lasting
+    }
+
+    /// Who has waited for it has it: in its process nobody does who came before.
+    pub(crate) fn has_waited(&self, lasting: &Lasting) {
+        let state = self.lock();
+        let lines = &state.turns.lines;
+        let before = lines.get(&lasting.number).and_then(|line| {
+            let mut before = lines.range(..lasting.number);
+            before.find(|(_, other)| *other == line)
+        });
+        let before = before.map(|(_, (program, what))| format!("{what} of {program:?}"));
+        drop(state);
+        if let Some(what) = before.filter(|_| self.in_order) {
+            let promise = "who waits is served in the order of arrival";
+            self.runtime.violate(promise, what);
+        }
     }
 
     /// Somebody waits for jobs of a queue.

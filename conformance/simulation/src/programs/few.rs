@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use lockapi::queue::{Claim, Delivery, How, Job, Unique};
+use futures_util::future::join;
+use lockapi::queue::{Claim, Delivery, How, Job, Pushed, Unique};
 
 use super::jobs::{drain, shared, take};
 use super::{Context, asked};
@@ -33,7 +34,11 @@ pub(super) async fn run(context: Context) {
     };
     while !context.is_ending() {
         if !context.has_backlog(QUEUE) {
-            push(&context, &*queue, &own).await;
+            if context.runtime.happens(0.2) {
+                push_both(&context, &*queue, &own).await;
+            } else {
+                push(&context, &*queue, &own).await;
+            }
         }
         let lease = context
             .runtime
@@ -74,6 +79,53 @@ async fn push(context: &Context, queue: &dyn lockapi::Queue, own: &Own) {
             context.history.pushed(number, Err(&error));
         }
         None => {}
+    }
+}
+
+/// Pushes two jobs under its key at the same time, of which either may take the place of the other.
+async fn push_both(context: &Context, queue: &dyn lockapi::Queue, own: &Own) {
+    if own.unknown.load(Ordering::Relaxed) {
+        return;
+    }
+    let numbers = [context.history.push(), context.history.push()];
+    let push = |number: u64| {
+        let job = Job::new("few", &number).expect("a job");
+        let job = job
+            .max_attempts(ATTEMPTS)
+            .unique(&*own.key, Unique::Replace);
+        context.outcome(queue.push(job))
+    };
+    {
+        let mut pushed = own.pushed.lock().unwrap_or_else(PoisonError::into_inner);
+        for number in pushed.drain(..) {
+            context.history.may_end(number);
+        }
+        pushed.extend(numbers);
+    }
+    let (one, other) = join(push(numbers[0]), push(numbers[1])).await;
+    let how = |outcome: &Option<lockapi::Result<Pushed>>| match outcome {
+        Some(Ok(answer)) => Some(answer.how),
+        _ => None,
+    };
+    let hows = [how(&one), how(&other)];
+    if hows.contains(&None) {
+        own.unknown.store(true, Ordering::Relaxed);
+    }
+    for (at, outcome) in [one, other].into_iter().enumerate() {
+        let number = numbers[at];
+        // The other has taken its place, or what it was answered says nothing of that.
+        if matches!(hows[1 - at], Some(How::Changed) | None) || hows[at] == Some(How::Running) {
+            context.history.may_end(number);
+        }
+        match outcome {
+            Some(Ok(answer)) if answer.how == How::Running => {}
+            Some(Ok(_)) => context.history.pushed(number, Ok(())),
+            Some(Err(error)) => {
+                context.history.failed(&error);
+                context.history.pushed(number, Err(&error));
+            }
+            None => {}
+        }
     }
 }
 

@@ -1,21 +1,41 @@
 //! Whoever holds something.
 
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard as Locked, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::Either;
+use futures_util::FutureExt;
+use futures_util::future::{Either, FusedFuture, select};
 use lockapi::lease::LeaseOptions;
 use lockapi::mutex::{LockOwner, ReadGuard};
 use lockapi::{Error, Fence, LeaseGuard, MutexGuard, Result};
 
 use super::{Context, asked, transactions};
-use crate::history::Held;
+use crate::history::{Held, Part};
 use crate::plan::Fault;
 
 /// How long what is asked for may be held in the end, when nobody else holds anything.
 const IN_THE_END: Duration = Duration::from_secs(60);
+
+/// Until when something is held, and whether also while the tasks are to end.
+fn held_until(context: &Context, kind: &str) -> (crate::runtime::Time, bool) {
+    let most = most_held(context, kind);
+    let is_long = most >= LONG;
+    let least = if is_long {
+        most
+    } else {
+        Duration::from_micros(10)
+    };
+    let time = context.runtime.between(least, most);
+    (context.runtime.now() + time, is_long)
+}
+
+/// Longer than it may take to learn that a session has ended.
+const LONG: Duration = Duration::from_secs(45);
+/// Within this time whoever waits for the loss of something is told.
+const TOLD: Duration = Duration::from_secs(2);
 
 /// A guard of any kind.
 #[async_trait]
@@ -24,6 +44,8 @@ pub(super) trait Guard: Send + Sync + 'static {
     /// What it is checked in with in a transaction, if it can be.
     fn proof(&self) -> Option<Fence>;
     fn lost(&self) -> bool;
+    /// Returns once it is lost.
+    async fn told(&self);
     async fn give_back(self: Box<Self>) -> Result<()>;
 }
 
@@ -39,6 +61,10 @@ impl Guard for Box<dyn MutexGuard> {
 
     fn lost(&self) -> bool {
         self.is_lost()
+    }
+
+    async fn told(&self) {
+        (**self).lost().await;
     }
 
     async fn give_back(self: Box<Self>) -> Result<()> {
@@ -60,20 +86,24 @@ impl Guard for Box<dyn LeaseGuard> {
         self.is_lost()
     }
 
+    async fn told(&self) {
+        (**self).lost().await;
+    }
+
     async fn give_back(self: Box<Self>) -> Result<()> {
         self.release().await
     }
 }
 
 /// A guard that the history looks at as well.
-struct Shared<G>(Arc<Mutex<Option<Box<G>>>>);
+struct Shared<G>(Arc<Mutex<Option<Arc<G>>>>);
 
 impl<G: Guard> Shared<G> {
     fn new(guard: G) -> Self {
-        Self(Arc::new(Mutex::new(Some(Box::new(guard)))))
+        Self(Arc::new(Mutex::new(Some(Arc::new(guard)))))
     }
 
-    fn lock(&self) -> Locked<'_, Option<Box<G>>> {
+    fn lock(&self) -> Locked<'_, Option<Arc<G>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -87,7 +117,15 @@ impl<G: Guard> Shared<G> {
     }
 
     fn take(&self) -> Option<Box<G>> {
-        self.lock().take()
+        let guard = self.lock().take();
+        guard.and_then(Arc::into_inner).map(Box::new)
+    }
+
+    /// Returns once it is lost.
+    async fn told(guard: Option<Arc<G>>) {
+        if let Some(guard) = guard {
+            guard.told().await;
+        }
     }
 }
 
@@ -108,12 +146,38 @@ fn most_held(context: &Context, kind: &str) -> Duration {
         "relay" => Duration::from_millis(30),
         // Longer than it lives unless it is renewed.
         "lease" | "leased mutex" if context.runtime.happens(0.1) => Duration::from_secs(20),
-        // Longer than it may take to learn that a session has ended.
         "mutex" | "rw_lock" if context.runtime.happens(0.02) && !context.history.is_flawless() => {
-            Duration::from_secs(45)
+            LONG
         }
         _ => Duration::from_secs(3),
     }
+}
+
+/// Whoever waits to be told is told if it is lost, and not otherwise.
+async fn is_told(
+    context: &Context,
+    (kind, key): (&str, &str),
+    was_told: bool,
+    is_lost: bool,
+    told: &mut (impl Future<Output = ()> + Unpin),
+) {
+    let promise = "who waits for a loss is told";
+    if was_told && !is_lost {
+        let what = format!("{kind} {key} is held");
+        return context.runtime.violate(promise, what);
+    }
+    if was_told || !is_lost {
+        return;
+    }
+    // A process that was stopped meanwhile may see that the time is up before its timers run.
+    for _ in 0..4 {
+        let patience = pin!(context.runtime.sleep(TOLD));
+        if let Either::Left(_) = select(&mut *told, patience).await {
+            return;
+        }
+    }
+    let what = format!("{kind} {key} is lost");
+    context.runtime.violate(promise, what);
 }
 
 /// Holds for a while, then gives back or leaves.
@@ -121,7 +185,7 @@ pub(super) async fn hold<G: Guard>(
     context: &Context,
     kind: &'static str,
     key: &str,
-    most: usize,
+    part: Part,
     asked: crate::runtime::Time,
     guard: G,
 ) {
@@ -130,18 +194,23 @@ pub(super) async fn hold<G: Guard>(
     let entry = context.history.granted(
         kind,
         key,
-        most,
+        part,
         context.program,
         (token, asked),
         guard.held(),
     );
-    let until = context.runtime.now()
-        + context
-            .runtime
-            .between(Duration::from_micros(10), most_held(context, kind));
+    let (until, to_the_end) = held_until(context, kind);
     let writes = context.plan.has_kind("transaction") && kind != "relay";
-    while guard.is_held() && context.runtime.now() < until && !context.is_ending() {
-        context.rest(Duration::from_millis(500)).await;
+    // Some wait to be told that they have lost it.
+    let waits = context.runtime.happens(0.3);
+    let mut told = Box::pin(Shared::told(guard.lock().clone().filter(|_| waits)).fuse());
+    while guard.is_held() && context.runtime.now() < until && (to_the_end || !context.is_ending()) {
+        let rest = pin!(context.rest(Duration::from_millis(500)));
+        if waits {
+            select(&mut told, rest).await;
+        } else {
+            rest.await;
+        }
         if writes && context.runtime.happens(0.2) {
             let proof = guard.lock().as_ref().and_then(|guard| guard.proof());
             if let Some(fence) = proof {
@@ -152,6 +221,11 @@ pub(super) async fn hold<G: Guard>(
     if !guard.is_held() {
         context.history.lost(kind, key);
     }
+    if waits {
+        let (was_told, is_lost) = (told.is_terminated(), !guard.is_held());
+        is_told(context, (kind, key), was_told, is_lost, &mut told).await;
+    }
+    drop(told);
     if context.coin() {
         drop(entry);
         drop(guard);
@@ -228,14 +302,17 @@ pub(super) async fn mutex(context: Context) {
             0 => locked(&context, mutex.try_lock()).await.flatten(),
             1 => locked(&context, mutex.lock_timeout(patience(&context))).await,
             _ => {
-                let waits = context.history.waits("mutex", key);
+                let waits = context.history.waits(context.program, "mutex", key);
                 let guard = until_ending(&context, locked(&context, mutex.lock())).await;
+                if guard.is_some() {
+                    context.history.has_waited(&waits);
+                }
                 drop(waits);
                 guard
             }
         };
         if let Some(guard) = guard {
-            hold(&context, "mutex", key, 1, began, guard).await;
+            hold(&context, "mutex", key, Part::WHOLE, began, guard).await;
         }
         context.rest(Duration::from_millis(200)).await;
     }
@@ -258,6 +335,36 @@ async fn timed<T>(
     }
 }
 
+/// Shares a lock with others for a while, then gives it back or leaves.
+async fn read(
+    context: &Context,
+    key: &str,
+    asked: crate::runtime::Time,
+    guard: Box<dyn ReadGuard>,
+) {
+    let guard = Arc::new(guard);
+    let seen = Arc::downgrade(&guard);
+    let held: Held = Arc::new(move || seen.upgrade().is_some_and(|guard| !guard.is_lost()));
+    let (kind, program) = ("rw_lock", context.program);
+    let entry = (context.history).granted(kind, key, Part::READER, program, (0, asked), held);
+    let (until, to_the_end) = held_until(context, kind);
+    while !guard.is_lost() && context.runtime.now() < until && (to_the_end || !context.is_ending())
+    {
+        context.rest(Duration::from_millis(500)).await;
+    }
+    if guard.is_lost() {
+        context.history.lost(kind, key);
+    }
+    drop(entry);
+    if context.coin()
+        && let Some(guard) = Arc::into_inner(guard)
+        && let Some(Err(error)) = context.outcome(guard.unlock()).await
+        && error.kind() != lockapi::ErrorKind::Lost
+    {
+        context.history.failed(&error);
+    }
+}
+
 pub(super) async fn rw_lock(context: Context) {
     while !context.is_ending() {
         let key = context.key();
@@ -267,12 +374,23 @@ pub(super) async fn rw_lock(context: Context) {
             .expect("a key");
         let began = asked(&context);
         if context.coin() {
-            let guard: Option<Box<dyn ReadGuard>> =
-                until_ending(&context, locked(&context, lock.read())).await;
-            context.rest(Duration::from_millis(100)).await;
-            drop(guard);
-        } else if let Some(guard) = until_ending(&context, locked(&context, lock.write())).await {
-            hold(&context, "rw_lock", key, 1, began, guard).await;
+            let guard = match manner(&context) {
+                0 => locked(&context, lock.try_read()).await.flatten(),
+                1 => locked(&context, lock.read_timeout(patience(&context))).await,
+                _ => until_ending(&context, locked(&context, lock.read())).await,
+            };
+            if let Some(guard) = guard {
+                read(&context, key, began, guard).await;
+            }
+        } else {
+            let guard = match manner(&context) {
+                0 => locked(&context, lock.try_write()).await.flatten(),
+                1 => locked(&context, lock.write_timeout(patience(&context))).await,
+                _ => until_ending(&context, locked(&context, lock.write())).await,
+            };
+            if let Some(guard) = guard {
+                hold(&context, "rw_lock", key, Part::WRITER, began, guard).await;
+            }
         }
         context.rest(Duration::from_millis(200)).await;
     }
@@ -312,26 +430,40 @@ pub(super) async fn lease(context: Context) {
             _ => within(&context, lease.acquire()).await,
         };
         if let Some(guard) = guard {
-            hold(&context, "lease", key, 1, began, guard).await;
+            hold(&context, "lease", key, Part::WHOLE, began, guard).await;
         }
         context.rest(Duration::from_millis(200)).await;
     }
 }
 
+/// How many permits the semaphore has.
+const PERMITS: u32 = 3;
+
 pub(super) async fn semaphore(context: Context) {
     while !context.is_ending() {
         let semaphore = context
             .backend()
-            .semaphore("sem", 2, terms(&context))
+            .semaphore("sem", PERMITS, terms(&context))
             .expect("a key");
+        let permits = context.runtime.draw(|random| random.u32(1..=PERMITS));
         let began = asked(&context);
-        let guard = if context.coin() {
-            context.call(semaphore.try_acquire()).await.flatten()
-        } else {
-            within(&context, semaphore.acquire()).await
+        let guard = match manner(&context) {
+            0 => context
+                .call(semaphore.try_acquire_many(permits))
+                .await
+                .flatten(),
+            1 => {
+                let waiting = semaphore.acquire_many_timeout(permits, patience(&context));
+                timed(&context, waiting).await
+            }
+            _ => within(&context, semaphore.acquire_many(permits)).await,
         };
         if let Some(guard) = guard {
-            hold(&context, "semaphore", "sem", 2, began, guard).await;
+            let part = Part {
+                most: PERMITS as usize,
+                takes: permits as usize,
+            };
+            hold(&context, "semaphore", "sem", part, began, guard).await;
         }
         context.rest(Duration::from_millis(200)).await;
     }
@@ -350,7 +482,7 @@ pub(super) async fn election(context: Context) {
             within(&context, election.campaign()).await
         };
         if let Some(guard) = guard {
-            hold(&context, "election", "chief", 1, began, guard).await;
+            hold(&context, "election", "chief", Part::WHOLE, began, guard).await;
         }
         context.rest(Duration::from_millis(200)).await;
     }
@@ -370,7 +502,7 @@ pub(super) async fn leased_mutex(context: Context) {
             within(&context, mutex.lock()).await
         };
         if let Some(guard) = guard {
-            hold(&context, "leased mutex", key, 1, began, guard).await;
+            hold(&context, "leased mutex", key, Part::WHOLE, began, guard).await;
         }
         context.rest(Duration::from_millis(200)).await;
     }
@@ -429,7 +561,7 @@ pub(super) async fn lock_owner(context: Context) {
             let entry = context.history.granted(
                 "mutex",
                 key,
-                1,
+                Part::WHOLE,
                 context.program,
                 (token, began),
                 guard.held(),
@@ -490,9 +622,9 @@ pub(super) async fn audit(context: &Context) {
         }
     }
     match backend
-        .semaphore("sem", 2, terms(context))
+        .semaphore("sem", PERMITS, terms(context))
         .expect("a key")
-        .acquire_many_timeout(2, IN_THE_END)
+        .acquire_many_timeout(PERMITS, IN_THE_END)
         .await
     {
         Ok(guard) => drop(guard),

@@ -1,13 +1,23 @@
 //! Queues whose limits change while jobs run.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::future::select;
+use lockapi::Stop;
 use lockapi::limit::Quota;
 use lockapi::queue::{Groups, Job, JobLimit, Queue};
 
-use super::{Context, groups, jobs};
+use super::{Context, groups, jobs, workers};
+use crate::plan::Fault;
 
 pub(super) const QUEUE: &str = "limited";
+/// How long after each other workers end.
+const APART: Duration = Duration::from_secs(3);
+/// So long it goes on in the end …
+const LASTS: Duration = Duration::from_secs(60);
+/// … and within this time a worker begins something that is due.
+const TAKEN: Duration = Duration::from_secs(20);
 /// The queue of many groups.
 pub(super) const CROWDED: &str = "crowded";
 /// How many of its jobs run at once at most, whatever its limit is at a time.
@@ -58,8 +68,62 @@ pub(super) async fn push(context: Context) {
     }
 }
 
+/// Claims by itself, or has a worker claim.
 pub(super) async fn work(context: Context) {
-    jobs::work_on(&context, QUEUE).await;
+    if context.coin() {
+        return jobs::work_on(&context, QUEUE).await;
+    }
+    let stop = Stop::new();
+    let stopping = async {
+        while !context.is_ending() {
+            context.runtime.sleep(Duration::from_millis(500)).await;
+        }
+        takes_what_is_due(&context).await;
+        stop.stop();
+        std::future::pending::<()>().await;
+    };
+    let working = async {
+        while !stop.is_stopped() {
+            workers::work_on(&context, QUEUE, "job", &stop).await;
+        }
+    };
+    select(pin!(working), pin!(stopping)).await;
+}
+
+/// How many jobs wait, and how many run.
+fn counted(context: &Context) -> (usize, usize) {
+    let seen = context.server.jobs();
+    let jobs = seen.jobs.iter().filter(|job| job.queue == QUEUE);
+    let (running, waiting): (Vec<_>, Vec<_>) = jobs.partition(|job| job.delivery.is_some());
+    (waiting.len(), running.len())
+}
+
+/// In the end a worker takes what is due as long as there is room.
+async fn takes_what_is_due(context: &Context) {
+    // One process after the other, so that the last has nobody beside it who would take what it does not.
+    let nth = u32::try_from(context.program.0 % 8).unwrap_or_default();
+    context.runtime.sleep(APART * nth).await;
+    let queue = context.backend().queue(QUEUE).expect("a queue");
+    let number = context.history.push_limited((QUEUE, MOST));
+    let job = jobs::job(context, number);
+    jobs::push_one(context, &*queue, number, job).await;
+    let mut since = context.runtime.now();
+    let until = since + LASTS;
+    while context.runtime.now() < until {
+        let (waiting, running) = counted(context);
+        if waiting + running == 0 {
+            return;
+        }
+        if running > 0 || context.plan.has(Fault::Step) {
+            since = context.runtime.now();
+        }
+        if context.runtime.now() > since + TAKEN {
+            let what = format!("jobs of {QUEUE} wait since {since:?}, and none runs");
+            let promise = "a worker takes what is due";
+            return context.runtime.violate(promise, what);
+        }
+        context.runtime.sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// Pushes jobs of more groups than have a turn at once, and many of one; works on them.

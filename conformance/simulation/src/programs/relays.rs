@@ -7,6 +7,7 @@ use lockapi::lease::LeaseOptions;
 
 use super::holders::{hold, locked, until_ending};
 use super::{Context, asked};
+use crate::history::Part;
 
 const KEYS: [&str; 6] = ["r0", "r1", "r2", "r3", "r4", "r5"];
 
@@ -28,11 +29,14 @@ async fn passed(context: &Context, key: impl Fn() -> &'static str) {
         let key = key();
         let mutex = context.backend().mutex(key).expect("a key");
         let began = asked(context);
-        let waits = context.history.waits("relay", key);
+        let waits = context.history.waits(context.program, "relay", key);
         let guard = until_ending(context, locked(context, mutex.lock())).await;
+        if guard.is_some() {
+            context.history.has_waited(&waits);
+        }
         drop(waits);
         if let Some(guard) = guard {
-            hold(context, "relay", key, 1, began, guard).await;
+            hold(context, "relay", key, Part::WHOLE, began, guard).await;
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Workers, whose handlers fail in all ways.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lockapi::Stop;
@@ -7,6 +9,7 @@ use lockapi::queue::{Job, Unhandled};
 use lockapi::worker::{self, Failed, Observe, Worker, WorkerOptions};
 
 use super::{Context, jobs, transactions};
+use crate::history::Entry;
 use crate::runtime::Time;
 
 /// The queue that workers run.
@@ -33,6 +36,39 @@ impl Observe for Observer {
     }
 }
 
+/// The handlers of a worker that run, and how many may.
+#[derive(Clone)]
+struct Handlers {
+    running: Arc<AtomicUsize>,
+    most: usize,
+}
+
+/// One that runs, until this is dropped.
+struct Handler(Arc<AtomicUsize>);
+
+impl Handlers {
+    fn new(most: usize) -> Self {
+        let running = Arc::default();
+        Self { running, most }
+    }
+
+    fn begin(&self, context: &Context) -> Handler {
+        let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
+        if running > self.most {
+            let what = format!("{running} run, and {} may", self.most);
+            let promise = "no more handlers of a worker run than may";
+            context.runtime.violate(promise, what);
+        }
+        Handler(Arc::clone(&self.running))
+    }
+}
+
+impl Drop for Handler {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Pushes some jobs, and runs a worker for a while.
 pub(super) async fn run(context: Context) {
     let queue = context.backend().queue(QUEUE).expect("a queue");
@@ -51,9 +87,11 @@ pub(super) async fn run(context: Context) {
         // Some take no time but now and then.
         let quick = context.coin();
         let handled = handling.clone();
+        let running = Handlers::new(concurrency);
+        let other_running = running.clone();
         let mut work = Worker::new(queue.clone())
             .handle("task", move |job: u64, cx: worker::Context| {
-                handle(handling.clone(), quick, job, cx)
+                handle(handling.clone(), running.clone(), quick, job, cx)
             })
             .concurrency(concurrency)
             .lease(
@@ -70,7 +108,7 @@ pub(super) async fn run(context: Context) {
             .observe(Observer(context.clone()));
         if context.coin() {
             work = work.handle(OTHER, move |job: u64, cx: worker::Context| {
-                handle(handled.clone(), quick, job, cx)
+                handle(handled.clone(), other_running.clone(), quick, job, cx)
             });
         }
         if context.coin() {
@@ -105,6 +143,29 @@ pub(super) async fn run(context: Context) {
     }
 }
 
+/// Runs a worker of a queue whose jobs have one name until it is to stop.
+pub(super) async fn work_on(context: &Context, queue: &str, name: &'static str, stop: &Stop) {
+    let queue = context.backend().queue(queue).expect("a queue");
+    let concurrency = context.runtime.draw(|random| random.usize(1..=8));
+    let (handling, running) = (context.clone(), Handlers::new(concurrency));
+    let work = Worker::new(queue)
+        .handle(name, move |job: u64, cx: worker::Context| {
+            handle_soon(handling.clone(), running.clone(), job, cx)
+        })
+        .concurrency(concurrency)
+        .lease(
+            context
+                .runtime
+                .between(Duration::from_secs(1), Duration::from_secs(10)),
+        )
+        .options(WorkerOptions::default().backoff(backoff(context)))
+        .observe(Observer(context.clone()));
+    if let Err(error) = work.run(stop).await {
+        context.history.failed(&error);
+        context.rest(Duration::from_millis(100)).await;
+    }
+}
+
 /// Some of them panic.
 fn backoff(context: &Context) -> impl Fn(u32) -> Duration + Send + Sync + use<> {
     let context = context.clone();
@@ -119,18 +180,14 @@ fn backoff(context: &Context) -> impl Fn(u32) -> Duration + Send + Sync + use<> 
 
 async fn handle(
     context: Context,
+    running: Handlers,
     quick: bool,
     job: u64,
     cx: worker::Context,
 ) -> Result<(), Failed> {
-    let delivery = std::sync::Arc::downgrade(cx.delivery());
-    let held = move || delivery.upgrade().is_some_and(|it| !it.is_lost());
+    let _running = running.begin(&context);
     let token = cx.delivery().ticket().token;
-    // When it was claimed is not known.
-    let asked = (token, Time::ZERO);
-    let entry = context
-        .history
-        .delivered(job, context.program, asked, std::sync::Arc::new(held));
+    let entry = began(&context, job, &cx);
     let most = match quick {
         true if context.runtime.happens(0.03) => Duration::from_secs(30),
         true => Duration::from_millis(1),
@@ -164,6 +221,35 @@ async fn handle(
             Ok(())
         }
     }
+}
+
+/// A handler has begun.
+fn began(context: &Context, job: u64, cx: &worker::Context) -> Option<Entry> {
+    let delivery = Arc::downgrade(cx.delivery());
+    let held = move || delivery.upgrade().is_some_and(|it| !it.is_lost());
+    let token = cx.delivery().ticket().token;
+    // When it was claimed is not known.
+    let (program, asked) = (context.program, (token, Time::ZERO));
+    let history = &context.history;
+    history.delivered(job, program, asked, Arc::new(held))
+}
+
+/// Keeps no place for long.
+async fn handle_soon(
+    context: Context,
+    running: Handlers,
+    job: u64,
+    cx: worker::Context,
+) -> Result<(), Failed> {
+    let _running = running.begin(&context);
+    let entry = began(&context, job, &cx);
+    context.rest(Duration::from_secs(1)).await;
+    drop(entry);
+    if context.runtime.happens(0.1) {
+        return Err(Failed::retry("again"));
+    }
+    context.history.ack(job, cx.delivery().ticket().token);
+    Ok(())
 }
 
 /// How a handler ends that has completed its job in a transaction, or has failed to: if that was committed the job is done

@@ -124,6 +124,8 @@ struct State {
     locked: row_locks::Locked,
     /// Processes whose messages wait.
     cut_off: BTreeMap<ProgramId, Time>,
+    /// Processes that get no answer until then, while the server gets what they send.
+    congested: BTreeMap<ProgramId, Time>,
     calls: u64,
     /// A process that is to be blocked when it sends something, and for how long.
     block_next: Option<(ProgramId, Duration)>,
@@ -171,6 +173,7 @@ impl Server {
         state.unreachable = false;
         state.deaf = false;
         state.cut_off.clear();
+        state.congested.clear();
         state.end_transactions();
         // A network that works again answers or refuses; it does not keep silent.
         let silent: Vec<_> = state
@@ -240,6 +243,11 @@ impl Server {
     /// Holds back what a process sends and is sent until a time.
     pub(crate) fn cut_off(&self, program: ProgramId, until: Time) {
         self.lock().cut_off.insert(program, until);
+    }
+
+    /// Holds back what a process is answered until a time.
+    pub(crate) fn congest(&self, program: ProgramId, until: Time) {
+        self.lock().congested.insert(program, until);
     }
 
     /// Crashes and starts again: all sessions end at once, and what was not on disk is lost.

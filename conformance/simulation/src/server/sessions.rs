@@ -301,11 +301,12 @@ impl Server {
         let silent = self.strikes(Fault::Silence);
         let arrival = self.runtime.now() + self.delay(program);
         let mut state = self.lock();
+        let congested = state.congested.get(&program).copied().unwrap_or_default();
         let Some(it) = state.sessions.get_mut(&session) else {
             return;
         };
         it.silent |= silent;
-        it.next_answer = it.next_answer.max(arrival);
+        it.next_answer = it.next_answer.max(arrival).max(congested);
         let (arrival, silent) = (it.next_answer, it.silent);
         drop(state);
         if silent {
