@@ -21,6 +21,7 @@ register! { "groups":
     Q39 job_with_a_key_alone_is_in_the_group_of_that_name;
     Q39 key_has_a_limit_of_its_own_where_groups_are_ordered;
     Q39 key_has_a_rate;
+    Q39 clock_that_is_set_back_gives_and_takes_no_permits_of_a_key;
     Q39 key_that_is_paused_waits;
     Q39 place_of_a_key_is_left_with_that_of_the_group;
     Q39 changed_job_keeps_its_place_and_its_key;
@@ -196,6 +197,26 @@ async fn key_has_a_rate(cx: Context) {
         none(&queue).await;
     }
     assert_eq!(cx.jobs().await, Jobs::default());
+}
+
+async fn clock_that_is_set_back_gives_and_takes_no_permits_of_a_key(cx: Context) {
+    let queue = cx.queue().await;
+    queue.set_groups(Groups::default().limit(10)).await.unwrap();
+    let slow = JobLimit::default().rate(Quota::per_hour(6).burst(2));
+    queue.set_group_limit("k", Some(slow)).await.unwrap();
+    let push = async || queue.push_all((0..4).map(|nth| by("a", nth)).collect()).await;
+    push().await.unwrap();
+    for delivery in all(&queue).await {
+        delivery.ack().await.unwrap();
+    }
+    cx.set_clock_back(MINUTE * 600).await;
+    push().await.unwrap();
+    none(&queue).await;
+    cx.elapse(MINUTE * 9).await;
+    none(&queue).await;
+    cx.elapse(MINUTE * 2).await;
+    one(&queue).await.ack().await.unwrap();
+    none(&queue).await;
 }
 
 async fn key_that_is_paused_waits(cx: Context) {
