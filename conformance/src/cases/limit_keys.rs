@@ -204,7 +204,11 @@ async fn clock_that_is_set_back_gives_and_takes_no_permits_of_a_key(cx: Context)
     queue.set_groups(Groups::default().limit(10)).await.unwrap();
     let slow = JobLimit::default().rate(Quota::per_hour(6).burst(2));
     queue.set_group_limit("k", Some(slow)).await.unwrap();
-    let push = async || queue.push_all((0..4).map(|nth| by("a", nth)).collect()).await;
+    let push = async || {
+        queue
+            .push_all((0..4).map(|nth| by("a", nth)).collect())
+            .await
+    };
     push().await.unwrap();
     for delivery in all(&queue).await {
         delivery.ack().await.unwrap();
@@ -294,7 +298,10 @@ async fn changed_job_keeps_its_place_and_its_key(cx: Context) {
     assert_eq!(headers, [("limit-by", "k")]);
     delivery.release().await.unwrap();
     // What takes its place as a whole has its own key, and waits for that.
-    queue.set_group_limit("other", Some(at_most(0))).await.unwrap();
+    queue
+        .set_group_limit("other", Some(at_most(0)))
+        .await
+        .unwrap();
     queue.push(keyed(other(5), Unique::Replace)).await.unwrap();
     next(&queue, 3).await.ack().await.unwrap();
     none(&queue).await;
@@ -313,10 +320,7 @@ async fn keys_outside_of_their_limits_are_refused(cx: Context) {
     let queue = cx.queue().await;
     let keys = [String::new(), "k".repeat(256), "\0".to_owned()];
     for key in keys {
-        for job in [
-            job(1).limit_by(&key),
-            of("a", 1).header("Limit-By", &key),
-        ] {
+        for job in [job(1).limit_by(&key), of("a", 1).header("Limit-By", &key)] {
             let error = queue.push(job).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         }

@@ -33,6 +33,8 @@ struct Seen {
     queue: Place,
     /// Its group, if it has one.
     group: Option<Place>,
+    /// The key that it is limited by besides.
+    key: Option<Place>,
     parked: Option<i64>,
     attempt: i64,
     delivery: Option<(i64, i64)>,
@@ -45,6 +47,8 @@ struct Group {
     passed: i64,
     /// How many of its jobs are admitted.
     admitted: i64,
+    /// And how many of others that have its name as their key.
+    keyed: i64,
 }
 
 /// The judges; the server has them, and they see all that it does.
@@ -72,6 +76,8 @@ pub(crate) struct Judges {
 struct Events {
     /// Jobs that were admitted, by group.
     admitted: BTreeMap<Place, i64>,
+    /// And by their keys.
+    keyed: BTreeMap<Place, i64>,
     /// Deliveries that took a permit of their queue, and those that took a place.
     permits: BTreeMap<Place, i64>,
     places: BTreeSet<Place>,
@@ -92,6 +98,9 @@ impl Events {
             && before.is_none_or(|it| it.parked.is_some() || it.group != job.group)
         {
             *self.admitted.entry(group).or_default() += 1;
+            if let Some(key) = job.key {
+                *self.keyed.entry(key).or_default() += 1;
+            }
         }
         let Some((token, until)) = job.delivery else {
             return;
@@ -249,10 +258,13 @@ impl Judges {
 
     /// Counts what is admitted.
     fn count(&mut self, seen: Option<Seen>, by: i64) {
-        if let Some(seen) = seen.filter(|seen| seen.parked.is_none())
-            && let Some(group) = seen.group.and_then(|group| self.groups.get_mut(&group))
-        {
-            group.admitted += by;
+        if let Some(seen) = seen.filter(|seen| seen.parked.is_none()) {
+            if let Some(group) = seen.group.and_then(|group| self.groups.get_mut(&group)) {
+                group.admitted += by;
+            }
+            if let Some(key) = seen.key.and_then(|key| self.groups.get_mut(&key)) {
+                key.keyed += by;
+            }
         }
     }
 
@@ -261,21 +273,23 @@ impl Judges {
         Seen {
             queue: self.place(sight.queue, ""),
             group: group.map(|group| self.place(sight.queue, group)),
+            key: sight.key.map(|key| self.place(sight.queue, key)),
             parked: sight.parked,
             attempt: sight.attempt,
             delivery: sight.delivery,
         }
     }
 
-    /// Whether it is in the same group as before.
+    /// Whether it is in the same group as before, and has the same key.
     fn is_in(&self, known: Seen, sight: &Sight<'_>) -> bool {
-        known.group.map_or("", |group| &*self.names[group].1) == sight.group
+        let name = |place: Place| &*self.names[place].1;
+        known.group.map_or("", name) == sight.group && known.key.map(name) == sight.key
     }
 
     fn read_rates(&mut self, jobs: &Jobs) {
         for (place, group) in &mut self.groups {
             let (queue, name) = &self.names[*place];
-            group.meter.set(Rate::of(limit(jobs, queue, name).0));
+            group.meter.set(Rate::of(Limit::of(jobs, queue, name).row));
         }
         for (place, meter) in &mut self.queues {
             let row = jobs.queue_limit(&self.names[*place].0);
@@ -283,7 +297,7 @@ impl Judges {
         }
     }
 
-    /// No more jobs of a group are admitted than its limit, and no faster than its rate.
+    /// No more jobs of a group, and with its name as their key, are admitted than its limit, and no faster than its rate.
     fn groups_keep(
         &mut self,
         jobs: &Jobs,
@@ -291,18 +305,23 @@ impl Judges {
         events: &Events,
         at: Moment,
     ) -> Option<Broken> {
-        for (place, admitted) in &events.admitted {
+        let mut admitted = events.admitted.clone();
+        for (place, more) in &events.keyed {
+            *admitted.entry(*place).or_default() += more;
+        }
+        for (place, admitted) in &admitted {
             self.judged += 1;
             let (queue, key) = &self.names[*place];
             let of = format!("{admitted} of {key} in {} by {name}", queue.queue);
-            let (row, most) = limit(jobs, queue, key);
-            let running = self.admitted(*place);
-            if running > most || name != "queue.admit" {
-                let what = format!("{of}: {running} are, and {most} may be");
+            let limit = Limit::of(jobs, queue, key);
+            let group = self.groups.get_mut(place)?;
+            if !limit.allows(group.admitted, group.keyed) || name != "queue.admit" {
+                let (running, keyed) = (group.admitted, group.keyed);
+                let what = format!("{of}: {running} and {keyed} are, and {limit:?}");
                 return Some(("no more of a group are admitted than its limit", what));
             }
-            let meter = &mut self.groups.get_mut(place)?.meter;
-            meter.set(Rate::of(row));
+            let meter = &mut group.meter;
+            meter.set(Rate::of(limit.row));
             if let Some(what) = meter.take(*admitted, at) {
                 return Some(("rates of groups hold", format!("{of}: {what}")));
             }
@@ -342,16 +361,14 @@ impl Judges {
         None
     }
 
-    fn admitted(&self, place: Place) -> i64 {
-        self.groups.get(&place).map_or(0, |group| group.admitted)
-    }
-
-    /// The groups that have a job which is due, before a turn, and whether they have room and a permit for it.
+    /// The groups that have a job which is due, before a turn, and whether they certainly have room and a permit for it: not
+    /// where a job has a key besides, nor where the group is such a key.
     fn due(&self, jobs: &Jobs, turn: &Turn, at: Moment, clock: i64) -> BTreeMap<Place, bool> {
         let ordered = jobs
             .group_rule(&turn.queue)
             .is_some_and(|rule| rule.ordered);
         let mut due = BTreeMap::new();
+        let mut keyed = BTreeSet::new();
         let mut heads = FxHashMap::<Place, (i64, i64)>::default();
         for (id, job) in &self.jobs {
             let (Some(place), Some(at)) = (job.group, job.parked) else {
@@ -363,6 +380,7 @@ impl Judges {
             let free = !jobs.is_row_locked(*id);
             if at <= clock && free {
                 due.insert(place, true);
+                keyed.extend(job.key.into_iter().chain(job.key.map(|_| place)));
             }
             // Nobody knows when a row that is locked will be due.
             let head = (*id, if free { at } else { i64::MAX });
@@ -375,9 +393,12 @@ impl Judges {
         }
         for (place, is_next) in &mut due {
             let (queue, key) = &self.names[*place];
-            let room = self.admitted(*place) < limit(jobs, queue, key).1;
-            let group = self.groups.get(place);
-            *is_next &= room && group.is_some_and(|group| group.meter.has_permit(at));
+            let limit = Limit::of(jobs, queue, key);
+            *is_next &= self.groups.get(place).is_some_and(|group| {
+                let has_room = limit.allows(group.admitted + 1, group.keyed);
+                has_room && group.meter.has_permit(at)
+            });
+            *is_next &= !keyed.contains(place);
         }
         due
     }
@@ -397,7 +418,7 @@ impl Judges {
         let (mut others, mut largest) = (-1, 1);
         for (queue, group) in all {
             others += 1;
-            largest = largest.max(limit(jobs, queue, group).1);
+            largest = largest.max(Limit::of(jobs, queue, group).most);
         }
         let many = turn.groups.min(turn.groups * JOBS_A_GROUP / largest).max(1);
         let bound = others / many;
@@ -425,13 +446,31 @@ impl Judges {
     }
 }
 
-/// The limit of a group: its own, or what that does not say as in other groups; and how many of its jobs may run.
-fn limit(jobs: &Jobs, queue: &Name, group: &str) -> (LimitRow, i64) {
-    let rule = jobs.group_rule(queue);
-    let of_queue = rule.map(|rule| rule.limit).unwrap_or_default();
-    let own = jobs.group_limit(queue, group).unwrap_or_default();
-    let rate = if own.step.is_some() { own } else { of_queue };
-    let most = own.running.or(of_queue.running).unwrap_or(1);
-    let ordered = rule.is_some_and(|rule| rule.ordered);
-    (rate, if ordered { most.min(1) } else { most })
+/// The limit of a group, and of the key with its name.
+#[derive(Debug)]
+struct Limit {
+    /// What has its rate.
+    row: LimitRow,
+    /// How many jobs may be admitted.
+    most: i64,
+    /// Whether one of the group may be at most.
+    ordered: bool,
+}
+
+impl Limit {
+    /// Its own, or what that does not say as in other groups.
+    fn of(jobs: &Jobs, queue: &Name, group: &str) -> Self {
+        let rule = jobs.group_rule(queue);
+        let of_queue = rule.map(|rule| rule.limit).unwrap_or_default();
+        let own = jobs.group_limit(queue, group).unwrap_or_default();
+        Self {
+            row: if own.step.is_some() { own } else { of_queue },
+            most: own.running.or(of_queue.running).unwrap_or(1),
+            ordered: rule.is_some_and(|rule| rule.ordered),
+        }
+    }
+
+    fn allows(&self, of_group: i64, with_key: i64) -> bool {
+        of_group + with_key <= self.most && (!self.ordered || of_group <= 1)
+    }
 }

@@ -8,7 +8,8 @@ use super::{Call, History, Violation, time};
 use crate::log::{Answer, Claimed, Nanos, Op, Paused, SECOND};
 use crate::plan::Fault;
 use crate::programs::limited::{
-    GROUP_RATE, GROUPED, LIMITED, OF_GROUPS, OF_QUEUE, ORDERED, PACED, QUEUE_RATE, RATED, key_of, name_of,
+    GROUP_RATE, GROUPED, LIMITED, OF_GROUPS, OF_QUEUE, ORDERED, PACED, QUEUE_RATE, RATED, key_of,
+    name_of,
 };
 
 /// For how long a statement whose caller knows nothing of it may still have an effect.

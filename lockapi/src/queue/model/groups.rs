@@ -368,7 +368,7 @@ impl Jobs {
 
 impl LiveJob {
     /// The key that it is limited by, other than its group.
-    fn other_key(&self) -> Option<&str> {
+    pub(super) fn other_key(&self) -> Option<&str> {
         let key = self.job.headers.limit_key();
         key.filter(|key| *key != self.job.group)
     }

@@ -15,6 +15,8 @@ pub struct Sight<'a> {
     pub queue: &'a Name,
     /// Its group; empty is none.
     pub group: &'a str,
+    /// The key that it is limited by, if that is not its group.
+    pub key: Option<&'a str>,
     /// While it is parked: when it is due, in microseconds since 1970.
     pub parked: Option<i64>,
     /// How often it was delivered.
@@ -111,6 +113,7 @@ impl Jobs {
             id: *id,
             queue: &live.queue,
             group: &live.job.group,
+            key: live.other_key(),
             parked: live.due_at,
             attempt: live.attempt,
             delivery: live.running.map(|it| (it.token, it.lease_until)),
