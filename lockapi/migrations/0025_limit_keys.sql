@@ -6,9 +6,10 @@
 
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- Those that are admitted and have a key other than their group; other jobs have no entry. A claim changes none of its columns.
-CREATE INDEX job_admitted_by ON lockapi.job ((namespace || ''), (queue || ''), ((headers ->> 'limit-by') COLLATE "C"))
-    WHERE due_at IS NULL AND coalesce(group_key <> (headers ->> 'limit-by'), false);
+-- Those that have a key other than their group; other jobs have no entry. Of each key those that are admitted are the last. A claim
+-- changes none of its columns.
+CREATE INDEX job_limit_key ON lockapi.job ((namespace || ''), (queue || ''), ((headers ->> 'limit-by') COLLATE "C"), due_at)
+    WHERE coalesce(group_key <> (headers ->> 'limit-by'), false);
 
 -- As before (see 0022_group_rates.sql), with the keys that jobs are limited by besides their groups.
 --
@@ -20,11 +21,11 @@ CREATE INDEX job_admitted_by ON lockapi.job ((namespace || ''), (queue || ''), (
 -- after all others that have parked jobs which are due; where keys held some up, the next turn begins after the first group that got
 -- room of a key, so that groups share it one after the other. In an ordered queue the job with the smallest number is next, and
 -- while it is not due, has no room for its key, or somebody has its row locked, none is. In others as well, what has no room for its
--- key holds up its group.
+-- key holds up its group; where jobs have keys, one whose row is locked is passed over, and nothing takes its place in the same turn.
 -- Answers how many jobs were admitted, how many groups were looked at, and, if no job was admitted, when the next
 -- one will be due, in 20 ms at least because it may have to wait for its group, or the next permit comes of a group or a key that has a
 -- job which is due, in microseconds from now.
--- Index: job_parked; job_parked_order in an ordered queue; job_admitted and job_admitted_by; job_parked_due for the next one;
+-- Index: job_parked; job_parked_order in an ordered queue; job_admitted and job_limit_key; job_parked_due for the next one;
 -- group_limit_pkey and group_rate_pkey.
 -- Race: one at a time for a queue, by an advisory lock that no name of a mutex has, because names have 255 bytes at
 -- most. The statements that follow see what was committed before they begin, so also what the one before has admitted,
@@ -175,7 +176,7 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
                            FROM lockapi.job AS j
                           WHERE (j.namespace || '') = of_namespace AND (j.queue || '') = of_queue
                             AND (j.headers ->> 'limit-by') COLLATE "C" >= ''
-                            AND j.due_at IS NULL AND coalesce(j.group_key <> (j.headers ->> 'limit-by'), false));
+                            AND coalesce(j.group_key <> (j.headers ->> 'limit-by'), false));
         LOOP
             -- Those that have room, how much, and what they owe of their rate: what was taken last, as far as this rate can owe so
             -- much, less the time since then. Where the clock was set back since then, that time is moved back as well.
@@ -235,11 +236,11 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
             set_back := coalesce(set_back, false) OR coalesce(moved_back, false);
             EXIT WHEN of_keys;
             full_turn := false;
-            -- What is read is read and locked in one statement, and checked again on the locked row.
-            IF own.ordered THEN
-                SELECT array_agg(p.id), array_agg(p.name), array_agg(p.key), (array_agg(p.name ORDER BY p.n DESC))[1]
-                  INTO ids, picked, keys, last
-                  FROM (SELECT k.id, k.key, g.name, g.n
+            -- What is read is read and locked in one statement, and checked again on the locked row. Where jobs have keys,
+            -- few of those that are next may have room for them: then they are locked afterwards, and so few of a group are read that all groups are.
+            IF NOT keyed AND own.ordered THEN
+                SELECT array_agg(p.id), array_agg(p.name), (array_agg(p.name ORDER BY p.n DESC))[1] INTO ids, picked, last
+                  FROM (SELECT k.id, g.name, g.n
                           FROM unnest(free) WITH ORDINALITY AS g (name, n)
                          CROSS JOIN LATERAL (
                                SELECT j.id, j.due_at
@@ -249,11 +250,43 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
                                 ORDER BY j.id + 0
                                 LIMIT 1) AS h
                          CROSS JOIN LATERAL (
-                               SELECT j.id, CASE WHEN j.group_key <> (j.headers ->> 'limit-by') THEN j.headers ->> 'limit-by' END AS key
+                               SELECT j.id
                                  FROM lockapi.job AS j
                                 WHERE j.id = h.id AND j.group_key COLLATE "POSIX" = g.name AND (j.due_at <= moment) IS TRUE
+                                  AND coalesce(j.group_key <> (j.headers ->> 'limit-by'), false) IS NOT TRUE
                                 LIMIT 1
                                   FOR UPDATE OF j SKIP LOCKED) AS k
+                         WHERE h.due_at <= moment) AS p;
+            ELSIF NOT keyed THEN
+                SELECT array_agg(p.id), array_agg(p.name), (array_agg(p.name ORDER BY p.n DESC))[1] INTO ids, picked, last
+                  FROM (SELECT k.id, g.name, g.n
+                          FROM ROWS FROM (unnest(free), unnest(rooms)) WITH ORDINALITY AS g (name, room, n)
+                         CROSS JOIN LATERAL (
+                               SELECT o.id
+                                 FROM unnest(lanes) AS lane (priority)
+                                CROSS JOIN LATERAL (
+                                      SELECT j.id
+                                        FROM lockapi.job AS j
+                                       WHERE j.namespace COLLATE "POSIX" = of_namespace AND j.queue COLLATE "POSIX" = of_queue
+                                         AND j.group_key = g.name AND j.priority = lane.priority AND j.due_at <= moment
+                                         AND coalesce(j.group_key <> (j.headers ->> 'limit-by'), false) IS NOT TRUE
+                                       ORDER BY j.due_at, j.id + 0
+                                       LIMIT g.room
+                                         FOR UPDATE OF j SKIP LOCKED) AS o
+                                LIMIT g.room) AS k
+                         LIMIT many * 4) AS p;
+            ELSIF own.ordered THEN
+                SELECT array_agg(p.id), array_agg(p.name), array_agg(p.key), (array_agg(p.name ORDER BY p.n DESC))[1]
+                  INTO ids, picked, keys, last
+                  FROM (SELECT h.id, h.key, g.name, g.n
+                          FROM unnest(free) WITH ORDINALITY AS g (name, n)
+                         CROSS JOIN LATERAL (
+                               SELECT j.id, j.due_at, CASE WHEN j.group_key <> (j.headers ->> 'limit-by') THEN j.headers ->> 'limit-by' END AS key
+                                 FROM lockapi.job AS j
+                                WHERE (j.namespace || '') = of_namespace AND (j.queue || '') = of_queue
+                                  AND (j.group_key || '') = g.name AND coalesce(j.due_at <= 'infinity'::timestamptz, false)
+                                ORDER BY j.id + 0
+                                LIMIT 1) AS h
                          WHERE h.due_at <= moment) AS p;
             ELSE
                 SELECT array_agg(p.id), array_agg(p.name), array_agg(p.key), (array_agg(p.name ORDER BY p.n DESC))[1]
@@ -269,14 +302,13 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
                                        WHERE j.namespace COLLATE "POSIX" = of_namespace AND j.queue COLLATE "POSIX" = of_queue
                                          AND j.group_key = g.name AND j.priority = lane.priority AND j.due_at <= moment
                                        ORDER BY j.due_at, j.id + 0
-                                       LIMIT g.room
-                                         FOR UPDATE OF j SKIP LOCKED) AS o
-                                LIMIT g.room) AS k
+                                       LIMIT least(g.room, 4)) AS o
+                                LIMIT least(g.room, 4)) AS k
                          LIMIT many * 4) AS p;
             END IF;
             full_turn := cardinality(ids) >= many * 4;
             -- Then the room of the keys that jobs are limited by besides, if there are any.
-            EXIT WHEN array_remove(keys, NULL) = '{}' IS NOT FALSE;
+            EXIT WHEN NOT keyed OR ids IS NULL;
             groups_free := free;
             groups_steps := steps;
             groups_debts := debts;
@@ -294,6 +326,13 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
                     stuck := picked[n];
                     CONTINUE;
                 END IF;
+                PERFORM
+                   FROM lockapi.job AS j
+                  WHERE j.id = ids[n] AND j.group_key COLLATE "POSIX" = picked[n] AND (j.due_at <= moment) IS TRUE
+                    AND CASE WHEN j.group_key <> (j.headers ->> 'limit-by') THEN j.headers ->> 'limit-by' END IS NOT DISTINCT FROM keys[n]
+                  LIMIT 1
+                    FOR UPDATE OF j SKIP LOCKED;
+                CONTINUE WHEN NOT FOUND;
                 IF own_place IS NOT NULL THEN
                     rooms[own_place] := rooms[own_place] - 1;
                 END IF;

@@ -7,6 +7,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{Jobs, LiveJob};
 use crate::queue::operations::{Admit, Admitted, LimitRow, NEVER, Name, SetGroupLimit, SetGroups};
 
+/// For each group an admission admits so many jobs, of all groups together.
+const JOBS_A_GROUP: usize = 4;
+
 /// How a queue is limited, and whose turn it is.
 #[derive(Clone, Debug)]
 struct Rule {
@@ -46,6 +49,8 @@ pub(super) struct Groups {
     admitted: FxHashMap<(Name, String), i64>,
     /// Those that are admitted with a key other than their group, by the key.
     admitted_by: FxHashMap<(Name, String), i64>,
+    /// How many jobs of a queue have such a key, admitted or not.
+    keyed: FxHashMap<Name, i64>,
     /// The theoretical arrival times of groups that have a rate, as of the second time, in nanoseconds.
     rates: FxHashMap<(Name, String), (i64, i64)>,
 }
@@ -72,6 +77,9 @@ struct Room {
 impl Groups {
     pub(super) fn inserted(&mut self, id: i64, live: &LiveJob) {
         let group = &live.job.group;
+        if live.other_key().is_some() {
+            *self.keyed.entry(live.queue.clone()).or_default() += 1;
+        }
         let Some(due) = live.due_at else {
             if !group.is_empty() {
                 let key = (live.queue.clone(), group.clone());
@@ -91,6 +99,11 @@ impl Groups {
 
     pub(super) fn removed(&mut self, id: i64, live: &LiveJob) {
         let group = &live.job.group;
+        if live.other_key().is_some()
+            && let Some(keyed) = self.keyed.get_mut(&live.queue)
+        {
+            *keyed -= 1;
+        }
         let Some(due) = live.due_at else {
             let leaves = |of: &mut FxHashMap<(Name, String), i64>, key: &str| {
                 let key = (live.queue.clone(), key.to_owned());
@@ -244,7 +257,7 @@ impl Jobs {
         let groups = &self.groups;
         let rule = groups.rules.get(&want.name).cloned().unwrap_or_default();
         let many = usize::try_from(want.groups).unwrap_or(0);
-        let cap = many * 4;
+        let cap = many * JOBS_A_GROUP;
         let parked = groups.parked.get(&want.name);
         let ahead = |group: &&String| **group > rule.reached;
         let of_queue = || {
@@ -258,6 +271,9 @@ impl Jobs {
             .take(many)
             .cloned()
             .collect();
+        let keyed = groups.keyed.get(&want.name).is_some_and(|jobs| *jobs > 0);
+        let unlocked = FxHashSet::default();
+        let locked = if keyed { &unlocked } else { &self.locked };
         let (mut picked, mut permit_in) = (Vec::new(), None);
         let mut rooms = FxHashMap::default();
         for name in &names {
@@ -270,8 +286,9 @@ impl Jobs {
             if jobs == 0 {
                 continue;
             }
+            let jobs = if keyed { jobs.min(JOBS_A_GROUP) } else { jobs };
             let most = jobs.min(cap - picked.len());
-            let next = of_group.next(now, &rule, most, &self.locked);
+            let next = of_group.next(now, &rule, most, locked);
             picked.extend(next.into_iter().map(|id| (id, name.clone())));
             rooms.insert(name.clone(), room);
         }
@@ -307,6 +324,9 @@ impl Jobs {
             let has_room = |name: &str| of_keys.get(name).is_none_or(|room| room.jobs > 0);
             if !places.into_iter().flatten().all(has_room) {
                 stuck = Some(group);
+                continue;
+            }
+            if self.locked.contains(id) {
                 continue;
             }
             for name in places.into_iter().flatten() {
