@@ -65,6 +65,15 @@ pub struct GroupRule {
     pub ordered: bool,
 }
 
+/// What is admitted.
+struct Fit {
+    ids: Vec<i64>,
+    /// How many permits of which groups and keys.
+    taken: BTreeMap<String, i64>,
+    /// The group after which the next turn begins, where a key had no room.
+    turn_after: Option<String>,
+}
+
 /// How many more jobs of a group may be admitted.
 struct Room {
     jobs: i64,
@@ -164,6 +173,35 @@ impl Groups {
             permit_in: (wait > 0).then_some((wait + 999) / 1000),
         }
     }
+
+    /// The groups that have a job which is due, in turn.
+    fn in_turn(&self, now: i64, queue: &Name, rule: &Rule, many: usize) -> Vec<String> {
+        let parked = self.parked.get(queue);
+        let ahead = |group: &&String| **group > rule.reached;
+        let of_queue = || {
+            let groups = parked.into_iter().flatten();
+            let due = groups.filter(|(_, of_group)| of_group.is_due(now));
+            due.map(|(group, _)| group)
+        };
+        let behind = of_queue().filter(|group| !ahead(group));
+        let all = of_queue().filter(ahead).chain(behind);
+        all.take(many).cloned().collect()
+    }
+
+    /// Moves the times of rates that were looked at back, where the clock was set back, and sets those of which permits were taken.
+    fn charge(&mut self, now: i64, queue: &Name, looked_at: &[String], taken: Vec<(String, i64)>) {
+        let now = now * 1000;
+        for name in looked_at {
+            if let Some((tat, at)) = self.rates.get_mut(&(queue.clone(), name.clone()))
+                && *at > now
+            {
+                (*tat, *at) = (*tat - (*at - now), now);
+            }
+        }
+        for (name, tat) in taken {
+            self.rates.insert((queue.clone(), name), (tat, now));
+        }
+    }
 }
 
 impl Parked {
@@ -253,24 +291,49 @@ impl Jobs {
         of.next().is_some()
     }
 
+    /// Those of the jobs that are next that have room. What has no room for its key holds up its group.
+    fn fit(&self, picked: &[(i64, String)], of_keys: &mut FxHashMap<String, Room>) -> Fit {
+        let (mut ids, mut taken) = (Vec::new(), BTreeMap::<String, i64>::new());
+        let (mut stuck, mut first_keyed) = (None, None);
+        for (id, group) in picked {
+            if stuck == Some(group) {
+                continue;
+            }
+            let key = self.live.get(id).and_then(LiveJob::other_key);
+            let places = [Some(&**group), key];
+            let has_room = |name: &str| of_keys.get(name).is_none_or(|room| room.jobs > 0);
+            if !places.into_iter().flatten().all(has_room) {
+                stuck = Some(group);
+                continue;
+            }
+            if self.locked.contains(id) {
+                continue;
+            }
+            for name in places.into_iter().flatten() {
+                if let Some(room) = of_keys.get_mut(name) {
+                    room.jobs -= 1;
+                }
+                *taken.entry(name.to_owned()).or_default() += 1;
+            }
+            if key.is_some() {
+                first_keyed = first_keyed.or(Some(group));
+            }
+            ids.push(*id);
+        }
+        Fit {
+            ids,
+            taken,
+            turn_after: stuck.and(first_keyed).cloned(),
+        }
+    }
+
     pub(crate) fn admit(&mut self, now: i64, want: &Admit) -> Admitted {
         let groups = &self.groups;
         let rule = groups.rules.get(&want.name).cloned().unwrap_or_default();
         let many = usize::try_from(want.groups).unwrap_or(0);
         let cap = many * JOBS_A_GROUP;
         let parked = groups.parked.get(&want.name);
-        let ahead = |group: &&String| **group > rule.reached;
-        let of_queue = || {
-            let groups = parked.into_iter().flatten();
-            let due = groups.filter(|(_, of_group)| of_group.is_due(now));
-            due.map(|(group, _)| group)
-        };
-        let names: Vec<String> = of_queue()
-            .filter(ahead)
-            .chain(of_queue().filter(|group| !ahead(group)))
-            .take(many)
-            .cloned()
-            .collect();
+        let names = groups.in_turn(now, &want.name, &rule, many);
         let keyed = groups.keyed.get(&want.name).is_some_and(|jobs| *jobs > 0);
         let unlocked = FxHashSet::default();
         let locked = if keyed { &unlocked } else { &self.locked };
@@ -304,43 +367,11 @@ impl Jobs {
             looked_at.push(key.to_owned());
             of_keys.insert(key.to_owned(), room);
         }
-        let set_back: BTreeMap<_, _> = looked_at
-            .iter()
-            .filter_map(|name| {
-                let rate = groups.rates.get(&(want.name.clone(), name.clone()));
-                let rate = rate.filter(|(_, at)| *at > now * 1000);
-                rate.map(|rate| (name.clone(), *rate))
-            })
-            .collect();
-        // What has no room for its key holds up its group.
-        let (mut ids, mut taken) = (Vec::new(), BTreeMap::<String, i64>::new());
-        let (mut stuck, mut first_keyed) = (None, None);
-        for (id, group) in &picked {
-            if stuck == Some(group) {
-                continue;
-            }
-            let key = key_of(id);
-            let places = [Some(&**group), key];
-            let has_room = |name: &str| of_keys.get(name).is_none_or(|room| room.jobs > 0);
-            if !places.into_iter().flatten().all(has_room) {
-                stuck = Some(group);
-                continue;
-            }
-            if self.locked.contains(id) {
-                continue;
-            }
-            for name in places.into_iter().flatten() {
-                if let Some(room) = of_keys.get_mut(name) {
-                    room.jobs -= 1;
-                }
-                *taken.entry(name.to_owned()).or_default() += 1;
-            }
-            if key.is_some() {
-                first_keyed = first_keyed.or(Some(group));
-            }
-            ids.push(*id);
-        }
-        let turn_after = stuck.and(first_keyed).cloned();
+        let Fit {
+            ids,
+            taken,
+            turn_after,
+        } = self.fit(&picked, &mut of_keys);
         rooms.extend(of_keys);
         let taken = taken.into_iter().filter_map(|(name, permits)| {
             let (step, owed) = rooms.get(&name)?.rate?;
@@ -349,16 +380,7 @@ impl Jobs {
         let taken: Vec<_> = taken.collect();
         let of_all = parked.into_iter().flat_map(BTreeMap::values);
         let next = of_all.filter_map(|of_group| of_group.next_due(now)).min();
-        for (group, (tat, at)) in set_back {
-            let key = (want.name.clone(), group);
-            self.groups
-                .rates
-                .insert(key, (tat - (at - now * 1000), now * 1000));
-        }
-        for (group, tat) in taken {
-            let key = (want.name.clone(), group);
-            self.groups.rates.insert(key, (tat, now * 1000));
-        }
+        self.groups.charge(now, &want.name, &looked_at, taken);
         for id in &ids {
             if let Some(mut live) = self.remove(*id) {
                 live.due_at = None;
