@@ -237,7 +237,8 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
             EXIT WHEN of_keys;
             full_turn := false;
             -- What is read is read and locked in one statement, and checked again on the locked row. Where jobs have keys,
-            -- few of those that are next may have room for them: then they are locked afterwards, and so few of a group are read that all groups are.
+            -- few of those that are next may have room for them: then they are locked afterwards, in turn, and so few of a group are read
+            -- that all groups are.
             IF NOT keyed AND own.ordered THEN
                 SELECT array_agg(p.id), array_agg(p.name), (array_agg(p.name ORDER BY p.n DESC))[1] INTO ids, picked, last
                   FROM (SELECT k.id, g.name, g.n
@@ -276,8 +277,8 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
                                 LIMIT g.room) AS k
                          LIMIT many * 4) AS p;
             ELSIF own.ordered THEN
-                SELECT array_agg(p.id), array_agg(p.name), array_agg(p.key), (array_agg(p.name ORDER BY p.n DESC))[1]
-                  INTO ids, picked, keys, last
+                SELECT array_agg(p.id ORDER BY p.n), array_agg(p.name ORDER BY p.n), array_agg(p.key ORDER BY p.n)
+                  INTO ids, picked, keys
                   FROM (SELECT h.id, h.key, g.name, g.n
                           FROM unnest(free) WITH ORDINALITY AS g (name, n)
                          CROSS JOIN LATERAL (
@@ -289,15 +290,16 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
                                 LIMIT 1) AS h
                          WHERE h.due_at <= moment) AS p;
             ELSE
-                SELECT array_agg(p.id), array_agg(p.name), array_agg(p.key), (array_agg(p.name ORDER BY p.n DESC))[1]
-                  INTO ids, picked, keys, last
-                  FROM (SELECT k.id, k.key, g.name, g.n
+                SELECT array_agg(p.id ORDER BY p.n, p.lane, p.due_at, p.id), array_agg(p.name ORDER BY p.n, p.lane, p.due_at, p.id),
+                       array_agg(p.key ORDER BY p.n, p.lane, p.due_at, p.id)
+                  INTO ids, picked, keys
+                  FROM (SELECT k.id, k.key, k.due_at, k.lane, g.name, g.n
                           FROM ROWS FROM (unnest(free), unnest(rooms)) WITH ORDINALITY AS g (name, room, n)
                          CROSS JOIN LATERAL (
-                               SELECT o.id, o.key
-                                 FROM unnest(lanes) AS lane (priority)
+                               SELECT o.id, o.key, o.due_at, lane.n AS lane
+                                 FROM unnest(lanes) WITH ORDINALITY AS lane (priority, n)
                                 CROSS JOIN LATERAL (
-                                      SELECT j.id, CASE WHEN j.group_key <> (j.headers ->> 'limit-by') THEN j.headers ->> 'limit-by' END AS key
+                                      SELECT j.id, j.due_at, CASE WHEN j.group_key <> (j.headers ->> 'limit-by') THEN j.headers ->> 'limit-by' END AS key
                                         FROM lockapi.job AS j
                                        WHERE j.namespace COLLATE "POSIX" = of_namespace AND j.queue COLLATE "POSIX" = of_queue
                                          AND j.group_key = g.name AND j.priority = lane.priority AND j.due_at <= moment
@@ -307,6 +309,9 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
                          LIMIT many * 4) AS p;
             END IF;
             full_turn := cardinality(ids) >= many * 4;
+            IF keyed THEN
+                last := picked[cardinality(picked)];
+            END IF;
             -- Then the room of the keys that jobs are limited by besides, if there are any.
             EXIT WHEN NOT keyed OR ids IS NULL;
             groups_free := free;
