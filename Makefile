@@ -3,11 +3,13 @@
 
 CARGO = cargo
 # Options of the demo, such as ARGS='--workers 20 --kill 5', of the simulation and of torture, such as
-# ARGS='--seed 7', of the matrix, such as ARGS='--versions 13,18 --quick', of the drill of fail-over, and of the
-# mutants; names of defects.
+# ARGS='--seed 7', of the matrix, such as ARGS='--versions 13,18 --quick', of the packages, of the drill of fail-over,
+# and of the mutants; names of defects.
 ARGS =
 # How many values each property of `make fuzz` runs on.
 CASES = 5000
+# What the demo is built from, which is as little as it needs.
+FLEET = -p lockapi-conformance --no-default-features
 # What `make semver` compares with.
 BASELINE = HEAD~1
 # How many jobs there are beside which `make operators` looks at the screens.
@@ -52,7 +54,8 @@ help:
 	@echo '                ARGS=--help lists its options'
 	@echo 'make mutants-locks  the same with the transitions of the lock table, in a copy that is built anew;'
 	@echo '                ARGS="--shard 1/20" for a part'
-	@echo 'make packages   checks the dependencies of the crates, and whether they can be published'
+	@echo 'make packages   checks the dependencies of the crates, and whether they can be published;'
+	@echo '                ARGS=--quick checks the packages together, and not each alone'
 	@echo 'make semver     what has changed in the public interfaces since BASELINE, a commit or a tag'
 	@echo 'make bench      operations per second, beside the bare drivers and other libraries'
 	@echo 'make peers      jobs per second, beside pgmq, graphile-worker and awa'
@@ -62,8 +65,9 @@ help:
 
 demo:
 	@sh .ci/deps.sh demo
-	@case ' $(ARGS) ' in *' --web '*) $(CARGO) build --release -p lockapi-console ;; esac
-	$(CARGO) run --release -p lockapi-conformance --no-default-features --example fleet -- $(ARGS)
+	@case ' $(ARGS) ' in *' --web '*) $(CARGO) build -p lockapi-console ;; esac
+	$(CARGO) build $(FLEET) --example fleet
+	$(BUILT)/examples/fleet $(ARGS)
 
 lint:
 	@sh .ci/deps.sh test
@@ -151,11 +155,7 @@ packages:
 		$(CARGO) install cargo-deny@0.20.2 --locked --debug
 	@# Advisories come from a repository that CI cannot reach: `cargo deny check advisories` by hand.
 	$(CARGO) deny check bans licenses sources
-	@# In a folder of its own: cargo keeps the unpacked packages of an earlier run at the same path, and builds
-	@# the others against those. Nobody debugs what is built.
-	@mkdir -p target && folder=$$(mktemp -d target/packages-XXXXXX) && trap 'rm -rf "$$folder"' EXIT && \
-		CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0 $(CARGO) package --workspace --exclude lockapi-simulation --exclude lockapi-torture \
-			--exclude lockapi-failover --exclude lockapi-examples --target-dir "$$folder"
+	@CARGO='$(CARGO)' .ci/packages.sh $(ARGS)
 
 # Not a part of CI: a version is compared with the one before, and both are built.
 semver:

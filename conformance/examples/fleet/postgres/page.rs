@@ -20,7 +20,7 @@ fn command() -> Result<PathBuf> {
     let command = folder.map(|folder| folder.join("lockapi"));
     command.filter(|command| command.is_file()).ok_or_else(|| {
         "the command that serves the page is not built; `make demo ARGS=--web` builds it, and so does \
-         `cargo build --release -p lockapi-console`"
+         `cargo build -p lockapi-console`"
             .into()
     })
 }
