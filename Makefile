@@ -3,8 +3,8 @@
 
 CARGO = cargo
 # Options of the demo, such as ARGS='--workers 20 --kill 5', of the simulation and of torture, such as
-# ARGS='--seed 7', of the matrix, such as ARGS='--versions 13,18 --quick', of the packages, of the drill of fail-over,
-# and of the mutants; names of defects.
+# ARGS='--seed 7', of the matrix, such as ARGS='--versions 13,18 --quick', of the packages, of the drill of fail-over
+# and of the mutants; options of cargo-nextest for the rest of the tests; names of defects.
 ARGS =
 # How many values each property of `make fuzz` runs on.
 CASES = 5000
@@ -35,7 +35,8 @@ help:
 	@echo 'make lint-all   format, lints also of each feature alone, and documentation'
 	@echo 'make test       all cases on sqlx, those that depend on the library on the others, the examples of'
 	@echo '                the documentation, and 1,000 simulated programs'
-	@echo 'make test-rest  the cases on the other faces, and on connections of pools'
+	@echo 'make test-rest  the cases on the other faces, and on connections of pools; ARGS="--partition hash:1/2"'
+	@echo '                for a part'
 	@echo 'make matrix     the cases on PostgreSQL 13 to 18, also behind PgBouncer and as a role of hostile'
 	@echo '                settings, and a table of what passed; downloads servers with npm;'
 	@echo '                ARGS=--help lists its options'
@@ -101,7 +102,7 @@ test:
 test-rest:
 	@sh .ci/deps.sh test
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-		$(NEXTEST) $(FEATURES) --ignore-default-filter -E 'not default()'; \
+		$(NEXTEST) $(FEATURES) --ignore-default-filter -E 'not default()' $(ARGS); \
 	else \
 		echo 'make test ran them: cargo-nextest is not there to choose'; \
 	fi
