@@ -185,6 +185,8 @@ pub(crate) struct Plan {
     pub(crate) calm: Duration,
     /// Whether waits for locks of other processes are polled. Then nobody looks for deadlocks.
     pub(crate) polls: bool,
+    /// Whether the jobs of the queue with a limit are claimed by workers alone.
+    pub(crate) by_workers: bool,
     /// How often something that concerns a process or the server begins to fail.
     pub(crate) every: Duration,
     faults: [f64; Fault::ALL.len()],
@@ -236,6 +238,7 @@ impl Plan {
                 "crowd" | "relay" => random.u8(..8) == 0,
                 _ => random.u8(..3) > 0,
             }),
+            by_workers: random.bool(),
         }
     }
 

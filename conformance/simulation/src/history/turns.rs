@@ -16,6 +16,8 @@ const BEGUN: Duration = Duration::from_secs(5);
 const DUE: Duration = Duration::from_secs(4);
 /// … and goes within this time to whoever waits for one.
 const FOUND: Duration = Duration::from_secs(5);
+/// Within this time whoever wants to share a lock has it, where nobody wants it alone.
+const SHARED: Duration = Duration::from_secs(1);
 /// What ended before was known to the server when it looked.
 const KNOWN: Duration = Duration::from_millis(50);
 
@@ -23,6 +25,15 @@ const KNOWN: Duration = Duration::from_millis(50);
 const OF_WORKERS: &str = "tasks";
 /// Queues without limits, groups and pauses.
 const FREE: &str = "jobs";
+
+/// Somebody who waits for a lock as long as it takes.
+#[derive(PartialEq)]
+struct Waiter {
+    program: ProgramId,
+    what: String,
+    /// Whether others may have it at the same time.
+    shares: bool,
+}
 
 /// What an owner of locks does for a time.
 struct Span {
@@ -36,8 +47,12 @@ struct Span {
 pub(super) struct Turns {
     next: u64,
     spans: BTreeMap<u64, Span>,
-    /// Who waits for which lock as long as it takes, in the order of arrival.
-    lines: BTreeMap<u64, (ProgramId, String)>,
+    /// In the order of arrival.
+    waiters: BTreeMap<u64, Waiter>,
+    /// Who has a lock that may be shared, or waits for it, and wants it alone …
+    alone: BTreeMap<u64, String>,
+    /// … and until when somebody did.
+    was_alone: BTreeMap<String, Time>,
     /// Claims that wait, by their queues, and since when.
     claims: BTreeMap<u64, (String, Time)>,
     /// The tokens of deliveries that were handed over.
@@ -64,7 +79,10 @@ impl Drop for Lasting {
             span.until = Some(now);
         }
         state.turns.claims.remove(&self.number);
-        state.turns.lines.remove(&self.number);
+        state.turns.waiters.remove(&self.number);
+        if let Some(what) = state.turns.alone.remove(&self.number) {
+            state.turns.was_alone.insert(what, now);
+        }
         drop(state);
         if let Some((what, since)) = self.wait.take()
             && self.history.undisturbed
@@ -91,28 +109,68 @@ impl History {
         (number, lasting)
     }
 
-    /// Somebody waits for a lock as long as it takes.
-    pub(crate) fn waits(&self, program: ProgramId, kind: &str, key: &str) -> Lasting {
+    /// Somebody waits for a lock as long as it takes, and may have it together with others that `shares`.
+    pub(crate) fn waits(
+        &self,
+        program: ProgramId,
+        (kind, key): (&str, &str),
+        shares: bool,
+    ) -> Lasting {
         let what = format!("{kind} {key}");
         let (number, lasting) = self.lasting(Some((what.clone(), self.runtime.now())));
-        self.lock().turns.lines.insert(number, (program, what));
+        let waiter = Waiter {
+            program,
+            what,
+            shares,
+        };
+        self.lock().turns.waiters.insert(number, waiter);
         lasting
     }
 
-    /// Who has waited for it has it: in its process nobody does who came before.
+    /// Who has waited for it has it: in its process nobody does who came before, but to share it.
     pub(crate) fn has_waited(&self, lasting: &Lasting) {
         let state = self.lock();
-        let lines = &state.turns.lines;
-        let before = lines.get(&lasting.number).and_then(|line| {
-            let mut before = lines.range(..lasting.number);
-            before.find(|(_, other)| *other == line)
+        let waiters = &state.turns.waiters;
+        let Some(waiter) = waiters.get(&lasting.number) else {
+            return;
+        };
+        let before = waiters.range(..lasting.number).map(|(_, other)| other);
+        let mut before = before.filter(|other| {
+            (other.program, &other.what) == (waiter.program, &waiter.what)
+                && !(other.shares && waiter.shares)
         });
-        let before = before.map(|(_, (program, what))| format!("{what} of {program:?}"));
+        let before = before
+            .next()
+            .map(|other| format!("{} of {:?}", other.what, other.program));
+        let late = lasting.wait.as_ref().filter(|_| waiter.shares);
+        let late = late.and_then(|(what, since)| {
+            let is_wanted = state.turns.alone.values().any(|other| other == what);
+            let free = state
+                .turns
+                .was_alone
+                .get(what)
+                .map_or(*since, |it| *since.max(it));
+            (!is_wanted && self.runtime.now().saturating_sub(free) > SHARED)
+                .then(|| format!("{what}: since {free:?} nobody wanted it alone"))
+        });
         drop(state);
         if let Some(what) = before.filter(|_| self.in_order) {
             let promise = "who waits is served in the order of arrival";
             self.runtime.violate(promise, what);
         }
+        if let Some(what) = late.filter(|_| self.in_order) {
+            let promise = "who shares waits for nobody who shares";
+            self.runtime.violate(promise, what);
+        }
+    }
+
+    /// Somebody wants a lock that may be shared alone.
+    pub(crate) fn wants_alone(&self, kind: &str, key: &str) -> Lasting {
+        let (number, lasting) = self.lasting(None);
+        let mut state = self.lock();
+        state.turns.alone.insert(number, format!("{kind} {key}"));
+        drop(state);
+        lasting
     }
 
     /// Somebody waits for jobs of a queue.

@@ -301,21 +301,29 @@ pub(super) async fn mutex(context: Context) {
         let guard = match manner(&context) {
             0 => locked(&context, mutex.try_lock()).await.flatten(),
             1 => locked(&context, mutex.lock_timeout(patience(&context))).await,
-            _ => {
-                let waits = context.history.waits(context.program, "mutex", key);
-                let guard = until_ending(&context, locked(&context, mutex.lock())).await;
-                if guard.is_some() {
-                    context.history.has_waited(&waits);
-                }
-                drop(waits);
-                guard
-            }
+            _ => waited(&context, ("mutex", key), false, mutex.lock()).await,
         };
         if let Some(guard) = guard {
             hold(&context, "mutex", key, Part::WHOLE, began, guard).await;
         }
         context.rest(Duration::from_millis(200)).await;
     }
+}
+
+/// Waits for a lock of a session as long as it takes, but for the end.
+async fn waited<T>(
+    context: &Context,
+    place: (&str, &str),
+    shares: bool,
+    call: impl Future<Output = Result<T, Error>> + Send,
+) -> Option<T> {
+    let waits = context.history.waits(context.program, place, shares);
+    let guard = until_ending(context, locked(context, call)).await;
+    if guard.is_some() {
+        context.history.has_waited(&waits);
+    }
+    drop(waits);
+    guard
 }
 
 /// A call that may run out of time.
@@ -377,20 +385,22 @@ pub(super) async fn rw_lock(context: Context) {
             let guard = match manner(&context) {
                 0 => locked(&context, lock.try_read()).await.flatten(),
                 1 => locked(&context, lock.read_timeout(patience(&context))).await,
-                _ => until_ending(&context, locked(&context, lock.read())).await,
+                _ => waited(&context, ("rw_lock", key), true, lock.read()).await,
             };
             if let Some(guard) = guard {
                 read(&context, key, began, guard).await;
             }
         } else {
+            let alone = context.history.wants_alone("rw_lock", key);
             let guard = match manner(&context) {
                 0 => locked(&context, lock.try_write()).await.flatten(),
                 1 => locked(&context, lock.write_timeout(patience(&context))).await,
-                _ => until_ending(&context, locked(&context, lock.write())).await,
+                _ => waited(&context, ("rw_lock", key), false, lock.write()).await,
             };
             if let Some(guard) = guard {
                 hold(&context, "rw_lock", key, Part::WRITER, began, guard).await;
             }
+            drop(alone);
         }
         context.rest(Duration::from_millis(200)).await;
     }
@@ -409,7 +419,13 @@ fn terms(context: &Context) -> LeaseOptions {
         drawn
     };
     let options = LeaseOptions::new(ttl);
-    if context.runtime.happens(0.1) && !context.history.leases_last() {
+    // Answers that are late show by what the end of a lease that is not renewed counts from.
+    let by_hand = if context.plan.has(Fault::Delay) {
+        0.4
+    } else {
+        0.1
+    };
+    if context.runtime.happens(by_hand) && !context.history.leases_last() {
         options.renewed_by_hand()
     } else {
         options

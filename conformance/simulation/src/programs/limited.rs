@@ -70,7 +70,7 @@ pub(super) async fn push(context: Context) {
 
 /// Claims by itself, or has a worker claim.
 pub(super) async fn work(context: Context) {
-    if context.coin() {
+    if !context.plan.by_workers && context.coin() {
         return jobs::work_on(&context, QUEUE).await;
     }
     let stop = Stop::new();
