@@ -190,7 +190,7 @@ impl Leases {
         }
     }
 
-    /// RequestedSlots the server's answer to a request that was sent at `sent` means here.
+    /// What the server's answer to a request that was sent at `sent` means here.
     fn answered(
         self: &Arc<Self>,
         request: AcquireRequest,
@@ -218,7 +218,7 @@ impl Leases {
             }
             Ok(Err(refused)) => {
                 if repeated.0 {
-                    // RequestedSlots is in the way may be the first try.
+                    // What is in the way may be the first try.
                     self.abandon(&request, acquisition, None);
                 }
                 Ok(Err(refused))
@@ -233,7 +233,7 @@ impl Leases {
         }
     }
 
-    /// RequestedSlots was granted to a backend that is being closed goes back.
+    /// What was granted to a backend that is being closed goes back.
     fn unless_closing(&self, answer: Result<Granted>) -> Result<Granted> {
         match answer {
             Ok(Ok(_)) if self.batcher.is_closing() => Err(is_closed().error("acquire")),
