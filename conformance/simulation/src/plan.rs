@@ -187,6 +187,8 @@ pub(crate) struct Plan {
     pub(crate) polls: bool,
     /// Whether the jobs of the queue with a limit are claimed by workers alone.
     pub(crate) by_workers: bool,
+    /// Whether most of those who share locks read, and all of them the same.
+    pub(crate) by_readers: bool,
     /// How often something that concerns a process or the server begins to fail.
     pub(crate) every: Duration,
     faults: [f64; Fault::ALL.len()],
@@ -239,6 +241,7 @@ impl Plan {
                 _ => random.u8(..3) > 0,
             }),
             by_workers: random.bool(),
+            by_readers: random.bool(),
         }
     }
 

@@ -375,13 +375,17 @@ async fn read(
 
 pub(super) async fn rw_lock(context: Context) {
     while !context.is_ending() {
-        let key = context.key();
+        let (key, reads) = if context.plan.by_readers {
+            ("a", 0.9)
+        } else {
+            (context.key(), 0.5)
+        };
         let lock = context
             .backend()
             .rw_lock(format!("rw-{key}"))
             .expect("a key");
         let began = asked(&context);
-        if context.coin() {
+        if context.runtime.happens(reads) {
             let guard = match manner(&context) {
                 0 => locked(&context, lock.try_read()).await.flatten(),
                 1 => locked(&context, lock.read_timeout(patience(&context))).await,

@@ -29,7 +29,9 @@ async fn passed(context: &Context, key: impl Fn() -> &'static str) {
         let key = key();
         let mutex = context.backend().mutex(key).expect("a key");
         let began = asked(context);
-        let waits = context.history.waits(context.program, ("relay", key), false);
+        let waits = context
+            .history
+            .waits(context.program, ("relay", key), false);
         let guard = until_ending(context, locked(context, mutex.lock())).await;
         if guard.is_some() {
             context.history.has_waited(&waits);
