@@ -362,15 +362,18 @@ impl Judges {
     }
 
     /// The groups that have a job which is due, before a turn, and whether they certainly have room and a permit for it: not
-    /// where a job has a key besides, nor where the group is such a key.
+    /// where a job has a key besides, nor where the group is such a key; nor, where any job of the queue has a key, behind one
+    /// that somebody has locked.
     fn due(&self, jobs: &Jobs, turn: &Turn, at: Moment, clock: i64) -> BTreeMap<Place, bool> {
         let ordered = jobs
             .group_rule(&turn.queue)
             .is_some_and(|rule| rule.ordered);
         let mut due = BTreeMap::new();
         let mut keyed = BTreeSet::new();
+        let (mut locked, mut has_keys) = (BTreeSet::new(), false);
         let mut heads = FxHashMap::<Place, (i64, i64)>::default();
         for (id, job) in &self.jobs {
+            has_keys |= job.key.is_some() && self.names[job.queue].0 == turn.queue;
             let (Some(place), Some(at)) = (job.group, job.parked) else {
                 continue;
             };
@@ -381,11 +384,16 @@ impl Judges {
             if at <= clock && free {
                 due.insert(place, true);
                 keyed.extend(job.key.into_iter().chain(job.key.map(|_| place)));
+            } else if at <= clock {
+                locked.insert(place);
             }
             // Nobody knows when a row that is locked will be due.
             let head = (*id, if free { at } else { i64::MAX });
             let first = heads.entry(place).or_insert(head);
             *first = (*first).min(head);
+        }
+        if has_keys {
+            keyed.append(&mut locked);
         }
         // In an ordered queue the first is next.
         for (place, is_next) in due.iter_mut().filter(|_| ordered) {
