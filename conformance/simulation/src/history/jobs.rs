@@ -308,6 +308,22 @@ impl History {
         }
     }
 
+    /// Somebody is about to push a job again that may be there.
+    pub(crate) fn may_be_pushed(&self, job: u64) {
+        if let Some(known) = self.lock().jobs.get_mut(&job)
+            && known.push != Push::Done
+        {
+            known.push = Push::Asked;
+        }
+    }
+
+    /// What might have ended a job has not.
+    pub(crate) fn not_acked(&self, job: u64, token: i64) {
+        if let Some(known) = self.lock().jobs.get_mut(&job) {
+            known.unsure.retain(|it| *it != token);
+        }
+    }
+
     /// Whoever has the job now, nobody knows what becomes of it.
     pub(crate) fn may_end(&self, job: u64) {
         self.ack(job, i64::MAX);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::History;
+use super::{History, State};
 use crate::runtime::{ProgramId, Time};
 use crate::server::Seen;
 
@@ -16,7 +16,7 @@ const BEGUN: Duration = Duration::from_secs(5);
 const DUE: Duration = Duration::from_secs(4);
 /// … and goes within this time to whoever waits for one.
 const FOUND: Duration = Duration::from_secs(5);
-/// Within this time whoever wants to share a lock has it, where nobody wants it alone.
+/// Within this time whoever wants to share a lock that others of its process share has it, where nobody wants it alone.
 const SHARED: Duration = Duration::from_secs(1);
 /// What ended before was known to the server when it looked.
 const KNOWN: Duration = Duration::from_millis(50);
@@ -27,10 +27,10 @@ const OF_WORKERS: &str = "tasks";
 const FREE: &str = "jobs";
 
 /// Somebody who waits for a lock as long as it takes.
-#[derive(PartialEq)]
 struct Waiter {
     program: ProgramId,
     what: String,
+    since: Time,
     /// Whether others may have it at the same time.
     shares: bool,
 }
@@ -117,10 +117,12 @@ impl History {
         shares: bool,
     ) -> Lasting {
         let what = format!("{kind} {key}");
-        let (number, lasting) = self.lasting(Some((what.clone(), self.runtime.now())));
+        let since = self.runtime.now();
+        let (number, lasting) = self.lasting(Some((what.clone(), since)));
         let waiter = Waiter {
             program,
             what,
+            since,
             shares,
         };
         self.lock().turns.waiters.insert(number, waiter);
@@ -142,24 +144,9 @@ impl History {
         let before = before
             .next()
             .map(|other| format!("{} of {:?}", other.what, other.program));
-        let late = lasting.wait.as_ref().filter(|_| waiter.shares);
-        let late = late.and_then(|(what, since)| {
-            let is_wanted = state.turns.alone.values().any(|other| other == what);
-            let free = state
-                .turns
-                .was_alone
-                .get(what)
-                .map_or(*since, |it| *since.max(it));
-            (!is_wanted && self.runtime.now().saturating_sub(free) > SHARED)
-                .then(|| format!("{what}: since {free:?} nobody wanted it alone"))
-        });
         drop(state);
         if let Some(what) = before.filter(|_| self.in_order) {
             let promise = "who waits is served in the order of arrival";
-            self.runtime.violate(promise, what);
-        }
-        if let Some(what) = late.filter(|_| self.in_order) {
-            let promise = "who shares waits for nobody who shares";
             self.runtime.violate(promise, what);
         }
     }
@@ -222,13 +209,35 @@ impl History {
         }
     }
 
-    /// Looks at the jobs that have not ended.
+    /// Somebody who waits to share a lock that others of its process share, although nobody wants it alone.
+    fn kept_out(&self, state: &State) -> Option<String> {
+        let (now, turns) = (self.runtime.now(), &state.turns);
+        let mut waiters = turns.waiters.values().filter(|it| it.shares);
+        waiters.find_map(|waiter| {
+            let what = &waiter.what;
+            if turns.alone.values().any(|other| other == what) {
+                return None;
+            }
+            let mut places = state.places.iter();
+            let (_, place) = places.find(|((kind, key), _)| format!("{kind} {key}") == *what)?;
+            let holds = place.open.values();
+            let holds =
+                holds.filter(|it| it.program == waiter.program && it.is_held(&self.runtime));
+            let since = holds.map(|it| it.given.1).min()?.max(waiter.since);
+            let since = since.max(turns.was_alone.get(what).copied().unwrap_or_default());
+            (now.saturating_sub(since) > SHARED)
+                .then(|| format!("{what} of {:?}: since {since:?}", waiter.program))
+        })
+    }
+
+    /// Looks at the jobs that have not ended, and at who waits.
     pub(crate) fn watched(&self, seen: &Seen) {
         if !self.undisturbed {
             return;
         }
         let now = self.runtime.now();
         let mut state = self.lock();
+        let kept_out = self.kept_out(&state).filter(|_| self.in_order);
         let turns = &mut state.turns;
         let (mut unbegun, mut free) = (BTreeMap::new(), BTreeMap::new());
         for job in &seen.jobs {
@@ -262,6 +271,10 @@ impl History {
             format!("job {job} of {FREE}: due since {since:?}, and claimed at {claim:?}")
         });
         drop(state);
+        if let Some(what) = kept_out {
+            let promise = "who shares waits for nobody who shares";
+            self.runtime.violate(promise, what);
+        }
         if let Some(what) = hostage {
             let promise = "what is claimed is begun, or goes back";
             self.runtime.violate(promise, what);

@@ -8,6 +8,7 @@ use lockapi::queue::{Claim, Delivery, Job, Priority, Queue};
 
 use super::{Context, asked, few, groups, limited, transactions};
 use crate::history::Held;
+use crate::plan::Fault;
 use crate::runtime::Time;
 
 pub(super) const QUEUE: &str = "jobs";
@@ -39,23 +40,92 @@ pub(super) async fn push(context: Context) {
                     .between(Duration::from_millis(1), Duration::from_secs(3)),
             );
         }
-        if context.coin() {
+        let has_key = context.coin();
+        if has_key {
             job = job.idempotency_key(number.to_string());
         }
-        push_one(&context, &*queue, number, job).await;
+        let pushed = push_one(&context, &*queue, number, job.clone()).await;
+        if has_key && context.runtime.happens(0.2) {
+            push_again(&context, &*queue, (number, pushed), job).await;
+        } else if let Some(id) = pushed.filter(|_| context.runtime.happens(0.1)) {
+            context.rest(Duration::from_secs(1)).await;
+            cancel(&context, &*queue, number, id).await;
+        }
         context.rest(Duration::from_secs(1)).await;
     }
 }
 
-pub(super) async fn push_one(context: &Context, queue: &dyn Queue, number: u64, job: Job) {
+/// Pushes a job again under its key: it is the same one, unless that was forgotten.
+async fn push_again(
+    context: &Context,
+    queue: &dyn Queue,
+    (number, pushed): (u64, Option<i64>),
+    job: Job,
+) {
+    context.history.may_be_pushed(number);
+    let again = match context.outcome(queue.push(job)).await {
+        Some(Ok(again)) => {
+            context.history.pushed(number, Ok(()));
+            Some(again.id)
+        }
+        Some(Err(error)) => {
+            // It says nothing of the first.
+            context.history.failed(&error);
+            None
+        }
+        None => None,
+    };
+    let forgets = [Fault::FailOver, Fault::Promote];
+    if let (Some(id), Some(again)) = (pushed, again)
+        && id != again
+        && !forgets.iter().any(|fault| context.plan.has(*fault))
+    {
+        let promise = "a key always refers to the job of its first push";
+        let what = format!("job {number} is {id}, and {again} for its key");
+        context.runtime.violate(promise, what);
+    }
+}
+
+/// What a cancellation is told to the history by: later than all deliveries.
+const CANCELLED: i64 = i64::MAX - 1;
+
+/// Cancels a job, which somebody may have.
+async fn cancel(context: &Context, queue: &dyn Queue, number: u64, id: i64) {
+    let asked = (CANCELLED, asked(context));
+    context.history.ack(number, CANCELLED);
+    match context.outcome(queue.cancel(vec![id])).await {
+        Some(Ok(cancelled)) if cancelled.is_empty() => {
+            context.history.not_acked(number, CANCELLED);
+        }
+        Some(Ok(_)) => context.history.acked(number, asked, Ok(())),
+        Some(Err(error)) => {
+            context.history.failed(&error);
+            context.history.acked(number, asked, Err(&error));
+        }
+        // It may have been cancelled.
+        None => {}
+    }
+}
+
+/// Answers the number that the job has at the server, if that is known.
+pub(super) async fn push_one(
+    context: &Context,
+    queue: &dyn Queue,
+    number: u64,
+    job: Job,
+) -> Option<i64> {
     match context.outcome(queue.push(job)).await {
-        Some(Ok(_)) => context.history.pushed(number, Ok(())),
+        Some(Ok(pushed)) => {
+            context.history.pushed(number, Ok(()));
+            Some(pushed.id)
+        }
         Some(Err(error)) => {
             context.history.failed(&error);
             context.history.pushed(number, Err(&error));
+            None
         }
         // It may have been pushed.
-        None => {}
+        None => None,
     }
 }
 

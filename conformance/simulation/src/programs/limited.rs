@@ -90,12 +90,17 @@ pub(super) async fn work(context: Context) {
     select(pin!(working), pin!(stopping)).await;
 }
 
-/// How many jobs wait, and how many run.
+/// How many jobs wait, and how many run or keep the place in which they ran, as what a transaction has locked.
 fn counted(context: &Context) -> (usize, usize) {
     let seen = context.server.jobs();
     let jobs = seen.jobs.iter().filter(|job| job.queue == QUEUE);
     let (running, waiting): (Vec<_>, Vec<_>) = jobs.partition(|job| job.delivery.is_some());
-    (waiting.len(), running.len())
+    let locked = context.server.model(|model| {
+        let jobs = model.state().jobs();
+        let of_queue = jobs.sights().filter(|job| job.queue.queue == QUEUE);
+        of_queue.filter(|job| jobs.is_row_locked(job.id)).count()
+    });
+    (waiting.len(), running.len() + locked)
 }
 
 /// In the end a worker takes what is due as long as there is room.

@@ -262,7 +262,12 @@ async fn run(mut context: Context, clock: DrivenClock) {
     let kinds: Vec<_> = context.plan.kinds().collect();
     let work = KINDS.into_iter().zip(WORK);
     for (name, work) in work.filter(|(name, _)| kinds.contains(name)) {
-        for _ in 0..context.plan.tasks {
+        let tasks = match name {
+            // So many that some wait while others share.
+            "rw-lock" if context.plan.by_readers => context.plan.tasks.max(3),
+            _ => context.plan.tasks,
+        };
+        for _ in 0..tasks {
             context.tasks.fetch_add(1, Ordering::Relaxed);
             let (counted, work) = (Counted(Arc::clone(&context.tasks)), work(context.clone()));
             let task = async move {
