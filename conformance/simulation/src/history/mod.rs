@@ -353,7 +353,10 @@ impl History {
             if is_session(kind) && lasts && lasting > room {
                 self.runtime.violate("mutual exclusion", what);
             } else {
-                let others = others.into_iter().map(|(number, ..)| number).collect();
+                // Who shares with it may go on.
+                let others = others.into_iter();
+                let others = others.filter(|(_, _, takes)| takes + part.takes > part.most);
+                let others = others.map(|(number, ..)| number).collect();
                 // Where its own session may have ended, either has to be told.
                 let beside = (!lasts).then_some(number);
                 self.must_end("mutual exclusion", &name, (others, beside), what);

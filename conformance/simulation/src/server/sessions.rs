@@ -12,6 +12,8 @@ use crate::runtime::{ProgramId, Runtime};
 
 /// For how long a session waits for a lock before it tells its client so.
 const SLICE: Duration = Duration::from_secs(1);
+/// After this time what came while a statement waits is looked at again.
+const BUSY: Duration = Duration::from_millis(1);
 /// What an undisturbed message takes at least and at most.
 const NEAR: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(400));
 /// And one that is delayed.
@@ -127,8 +129,17 @@ impl Server {
     }
 
     fn arrive(&self, session: u64, message: Message, answer: Answer) {
-        if !self.lock().sessions.contains_key(&session) {
+        let state = self.lock();
+        let Some(is_busy) = (state.sessions.get(&session)).map(|it| it.running.is_some()) else {
             return;
+        };
+        drop(state);
+        if is_busy {
+            // What a session is sent while a statement waits comes after it, such as the end of a transaction whose
+            // caller has left a statement.
+            let server = self.clone();
+            let again = move |_: &Runtime| server.arrive(session, message, answer);
+            return self.runtime.after(BUSY, again);
         }
         match message {
             Message::Script(script) => {
