@@ -130,7 +130,10 @@ impl State {
             known && other.pushed.1 < job.pushed.0 && undone
         };
         let before = others.iter().find(is_before);
-        let before = before.filter(|_| group.ordered);
+        // A server that does not know that they have one keeps none.
+        let ordered = self.ordered.get(group.queue);
+        let is_known = ordered.is_some_and(|set| !self.is_lost(*set));
+        let before = before.filter(|_| group.ordered && is_known);
         before.map(|(before, _)| {
             format!("job {number} of {group:?}, claimed at {asked:?}, before {before}")
         })
@@ -154,6 +157,12 @@ impl History {
     pub(crate) fn push_limited(&self, limit: Limit) -> u64 {
         let now = self.runtime.now();
         self.lock().add_job(now, &[], Some(limit))
+    }
+
+    /// Groups were given their order by a call that began at `asked`; the first one counts.
+    pub(crate) fn set_order(&self, queue: &'static str, asked: Time) {
+        let now = self.runtime.now();
+        self.lock().ordered.entry(queue).or_insert((asked, now));
     }
 
     /// Whether somebody may push jobs of hundreds of groups, which few do because each job is looked at after each statement.

@@ -89,6 +89,8 @@ struct Place {
 struct State {
     places: BTreeMap<(&'static str, String), Place>,
     jobs: BTreeMap<u64, Job>,
+    /// When the groups of a queue were given their order.
+    ordered: BTreeMap<&'static str, (Time, Time)>,
     /// The jobs of each group of a queue.
     groups: BTreeMap<(&'static str, &'static str), Vec<u64>>,
     /// The runs of each recurring task.
@@ -317,9 +319,11 @@ impl History {
             .map(|(number, hold)| (*number, hold.token, hold.takes))
             .collect();
         let room = part.most - part.takes;
-        // Those of processes of which no session has ended since they were granted.
+        // Those of processes of which no session has ended since they were granted; of those who share, ever: who joins them
+        // may do so before the process knows.
+        let since = |takes, asked| if takes < part.most { Time::ZERO } else { asked };
         let lasting = place.open.values().filter(|hold| {
-            let since = hold.given.0;
+            let since = since(hold.takes, hold.given.0);
             !self.runtime.has_lost_session(hold.program, since) && hold.is_held(&self.runtime)
         });
         let lasting: usize = lasting.map(|hold| hold.takes).sum();
@@ -349,7 +353,8 @@ impl History {
         if others.iter().map(|(_, _, takes)| takes).sum::<usize>() > room {
             let tokens: Vec<_> = others.iter().map(|(_, token, _)| *token).collect();
             let what = format!("{kind} {key}: {token} was granted while {tokens:?} were held");
-            let lasts = !self.runtime.has_lost_session(program, asked);
+            let since = since(part.takes, asked);
+            let lasts = !self.runtime.has_lost_session(program, since);
             if is_session(kind) && lasts && lasting > room {
                 self.runtime.violate("mutual exclusion", what);
             } else {

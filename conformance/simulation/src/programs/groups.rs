@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockapi::queue::{Groups, JobLimit, Queue};
 
-use super::{Context, jobs, limited};
+use super::{Context, asked, jobs, limited};
 use crate::history::Group;
 
 /// How the groups of a queue are limited.
@@ -93,11 +93,13 @@ impl Limited {
 pub(super) async fn push(context: Context) {
     for of in &LIMITED {
         let queue = context.backend().queue(of.queue).expect("a queue");
-        while context
-            .call(queue.set_groups(of.groups(&context)))
-            .await
-            .is_none()
-        {
+        loop {
+            let began = asked(&context);
+            let set = context.call(queue.set_groups(of.groups(&context)));
+            if set.await.is_some() {
+                context.history.set_order(of.queue, began);
+                break;
+            }
             if context.is_ending() {
                 return;
             }

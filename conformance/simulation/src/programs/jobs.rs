@@ -99,7 +99,10 @@ async fn cancel(context: &Context, queue: &dyn Queue, number: u64, id: i64) {
         }
         Some(Ok(_)) => context.history.acked(number, asked, Ok(())),
         Some(Err(error)) => {
-            context.history.failed(&error);
+            // A transaction has locked it, of a process that may be without a thread.
+            if error.kind() != ErrorKind::TimedOut || !context.plan.has_kind(transactions::KIND) {
+                context.history.failed(&error);
+            }
             context.history.acked(number, asked, Err(&error));
         }
         // It may have been cancelled.
