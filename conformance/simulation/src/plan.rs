@@ -172,6 +172,7 @@ pub(crate) const KINDS: [&str; 23] = [
 
 /// What a runtime is made of.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is of its own")]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) small: bool,

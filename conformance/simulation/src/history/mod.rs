@@ -20,6 +20,8 @@ pub(crate) use runs::Delivered;
 use runs::Runs;
 use turns::Turns;
 
+/// After so long a process knows that a session has ended, where nothing holds up what it is told.
+const TOLD: Duration = Duration::from_millis(10);
 /// After so long whoever has lost a session lock knows, if it runs.
 const KNOWN: Duration = Duration::from_secs(30);
 
@@ -143,6 +145,8 @@ pub(crate) struct History {
     stepped: bool,
     /// Whether another server may take over.
     replaced: bool,
+    /// How long after its end a session may still hand over what it had.
+    handed_over: Duration,
 }
 
 /// An entry that ends when it is dropped.
@@ -169,6 +173,15 @@ impl Drop for Entry {
 
 impl History {
     pub(crate) fn new(runtime: &Runtime, plan: &Plan) -> Self {
+        let slow = [
+            Fault::Delay,
+            Fault::Partition,
+            Fault::Stop,
+            Fault::Block,
+            Fault::Silence,
+            Fault::Hush,
+        ];
+        let is_slow = slow.iter().any(|fault| plan.has(*fault));
         let undisturbed = plan.has_only(&[]) && !plan.has(Fault::Block) && !plan.polls;
         Self {
             state: Arc::default(),
@@ -182,6 +195,7 @@ impl History {
             blocked: plan.has(Fault::Block),
             stepped: plan.has(Fault::Step),
             replaced: plan.has(Fault::FailOver) || plan.has(Fault::Promote),
+            handed_over: if is_slow { KNOWN } else { TOLD },
         }
     }
 
@@ -319,9 +333,12 @@ impl History {
             .map(|(number, hold)| (*number, hold.token, hold.takes))
             .collect();
         let room = part.most - part.takes;
-        // Those of processes of which no session has ended since they were granted; of those who share, ever: who joins them
-        // may do so before the process knows.
-        let since = |takes, asked| if takes < part.most { Time::ZERO } else { asked };
+        // Those of processes of which no session has ended since they were granted, nor before as long as the process may not
+        // have known, and handed it over; of those who share, ever.
+        let since = |takes, asked: Time| match takes {
+            takes if takes < part.most => Time::ZERO,
+            _ => asked.saturating_sub(self.handed_over),
+        };
         let lasting = place.open.values().filter(|hold| {
             let since = since(hold.takes, hold.given.0);
             !self.runtime.has_lost_session(hold.program, since) && hold.is_held(&self.runtime)
