@@ -1,7 +1,6 @@
 //! Whoever holds something.
 
 use std::pin::pin;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard as Locked, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +8,6 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::{Either, FusedFuture, select};
 use lockapi::lease::LeaseOptions;
-use lockapi::mutex::{LockOwner, ReadGuard};
 use lockapi::{Error, Fence, LeaseGuard, MutexGuard, Result};
 
 use super::{Context, asked, transactions};
@@ -20,7 +18,7 @@ use crate::plan::Fault;
 const IN_THE_END: Duration = Duration::from_secs(60);
 
 /// Until when something is held, and whether also while the tasks are to end.
-fn held_until(context: &Context, kind: &str) -> (crate::runtime::Time, bool) {
+pub(super) fn held_until(context: &Context, kind: &str) -> (crate::runtime::Time, bool) {
     let most = most_held(context, kind);
     let is_long = most >= LONG;
     let least = if is_long {
@@ -96,10 +94,10 @@ impl Guard for Box<dyn LeaseGuard> {
 }
 
 /// A guard that the history looks at as well.
-struct Shared<G>(Arc<Mutex<Option<Arc<G>>>>);
+pub(super) struct Shared<G>(Arc<Mutex<Option<Arc<G>>>>);
 
 impl<G: Guard> Shared<G> {
-    fn new(guard: G) -> Self {
+    pub(super) fn new(guard: G) -> Self {
         Self(Arc::new(Mutex::new(Some(Arc::new(guard)))))
     }
 
@@ -111,7 +109,7 @@ impl<G: Guard> Shared<G> {
         self.lock().as_ref().is_some_and(|guard| !guard.lost())
     }
 
-    fn held(&self) -> Held {
+    pub(super) fn held(&self) -> Held {
         let guard = Arc::downgrade(&self.0);
         Arc::new(move || guard.upgrade().is_some_and(|guard| Self(guard).is_held()))
     }
@@ -130,11 +128,11 @@ impl<G: Guard> Shared<G> {
 }
 
 /// Which of several calls gets something: without waiting, for some time, or until it is there.
-fn manner(context: &Context) -> u8 {
+pub(super) fn manner(context: &Context) -> u8 {
     context.runtime.draw(|random| random.u8(..3))
 }
 
-fn patience(context: &Context) -> Duration {
+pub(super) fn patience(context: &Context) -> Duration {
     context
         .runtime
         .between(Duration::from_millis(1), Duration::from_secs(5))
@@ -252,29 +250,6 @@ async fn within<T>(
     until_ending(context, context.call(call)).await
 }
 
-/// A call of a lock of a session.
-pub(super) async fn locked<T>(
-    context: &Context,
-    call: impl Future<Output = Result<T, Error>> + Send,
-) -> Option<T> {
-    match context.outcome(call).await? {
-        Ok(answer) => {
-            context.had_lock.store(true, Ordering::Relaxed);
-            Some(answer)
-        }
-        Err(error) => {
-            let had = context.had_lock.load(Ordering::Relaxed);
-            if error.kind() == lockapi::ErrorKind::TimedOut {
-                context.rest(Duration::from_millis(10)).await;
-            } else {
-                context.history.not_locked(&error, had);
-                context.rest(Duration::from_millis(100)).await;
-            }
-            None
-        }
-    }
-}
-
 /// Ended in the end.
 pub(super) async fn until_ending<T>(
     context: &Context,
@@ -293,39 +268,6 @@ pub(super) async fn until_ending<T>(
     }
 }
 
-pub(super) async fn mutex(context: Context) {
-    while !context.is_ending() {
-        let key = context.key();
-        let mutex = context.backend().mutex(key).expect("a key");
-        let began = asked(&context);
-        let guard = match manner(&context) {
-            0 => locked(&context, mutex.try_lock()).await.flatten(),
-            1 => locked(&context, mutex.lock_timeout(patience(&context))).await,
-            _ => waited(&context, ("mutex", key), false, mutex.lock()).await,
-        };
-        if let Some(guard) = guard {
-            hold(&context, "mutex", key, Part::WHOLE, began, guard).await;
-        }
-        context.rest(Duration::from_millis(200)).await;
-    }
-}
-
-/// Waits for a lock of a session as long as it takes, but for the end.
-async fn waited<T>(
-    context: &Context,
-    place: (&str, &str),
-    shares: bool,
-    call: impl Future<Output = Result<T, Error>> + Send,
-) -> Option<T> {
-    let waits = context.history.waits(context.program, place, shares);
-    let guard = until_ending(context, locked(context, call)).await;
-    if guard.is_some() {
-        context.history.has_waited(&waits);
-    }
-    drop(waits);
-    guard
-}
-
 /// A call that may run out of time.
 async fn timed<T>(
     context: &Context,
@@ -340,73 +282,6 @@ async fn timed<T>(
             context.rest(Duration::from_millis(10)).await;
             None
         }
-    }
-}
-
-/// Shares a lock with others for a while, then gives it back or leaves.
-async fn read(
-    context: &Context,
-    key: &str,
-    asked: crate::runtime::Time,
-    guard: Box<dyn ReadGuard>,
-) {
-    let guard = Arc::new(guard);
-    let seen = Arc::downgrade(&guard);
-    let held: Held = Arc::new(move || seen.upgrade().is_some_and(|guard| !guard.is_lost()));
-    let (kind, program) = ("rw_lock", context.program);
-    let entry = (context.history).granted(kind, key, Part::READER, program, (0, asked), held);
-    let (until, to_the_end) = held_until(context, kind);
-    while !guard.is_lost() && context.runtime.now() < until && (to_the_end || !context.is_ending())
-    {
-        context.rest(Duration::from_millis(500)).await;
-    }
-    if guard.is_lost() {
-        context.history.lost(kind, key);
-    }
-    drop(entry);
-    if context.coin()
-        && let Some(guard) = Arc::into_inner(guard)
-        && let Some(Err(error)) = context.outcome(guard.unlock()).await
-        && error.kind() != lockapi::ErrorKind::Lost
-    {
-        context.history.failed(&error);
-    }
-}
-
-pub(super) async fn rw_lock(context: Context) {
-    while !context.is_ending() {
-        let (key, reads) = if context.plan.by_readers {
-            ("a", 0.9)
-        } else {
-            (context.key(), 0.5)
-        };
-        let lock = context
-            .backend()
-            .rw_lock(format!("rw-{key}"))
-            .expect("a key");
-        let began = asked(&context);
-        if context.runtime.happens(reads) {
-            let guard = match manner(&context) {
-                0 => locked(&context, lock.try_read()).await.flatten(),
-                1 => locked(&context, lock.read_timeout(patience(&context))).await,
-                _ => waited(&context, ("rw_lock", key), true, lock.read()).await,
-            };
-            if let Some(guard) = guard {
-                read(&context, key, began, guard).await;
-            }
-        } else {
-            let alone = context.history.wants_alone("rw_lock", key);
-            let guard = match manner(&context) {
-                0 => locked(&context, lock.try_write()).await.flatten(),
-                1 => locked(&context, lock.write_timeout(patience(&context))).await,
-                _ => waited(&context, ("rw_lock", key), false, lock.write()).await,
-            };
-            if let Some(guard) = guard {
-                hold(&context, "rw_lock", key, Part::WRITER, began, guard).await;
-            }
-            drop(alone);
-        }
-        context.rest(Duration::from_millis(200)).await;
     }
 }
 
@@ -524,73 +399,6 @@ pub(super) async fn leased_mutex(context: Context) {
         if let Some(guard) = guard {
             hold(&context, "leased mutex", key, Part::WHOLE, began, guard).await;
         }
-        context.rest(Duration::from_millis(200)).await;
-    }
-}
-
-/// Takes two locks in any order; one of those who wait for each other is told.
-pub(super) async fn lock_owner(context: Context) {
-    while !context.is_ending() && !context.plan.polls {
-        let owner = LockOwner::new();
-        let number = context.runtime.draw(|random| random.u64(..));
-        let keys = if context.coin() {
-            ["x", "y"]
-        } else {
-            ["y", "x"]
-        };
-        let mut held = Vec::new();
-        for key in keys {
-            let mutex = context.backend().mutex(key).expect("a key");
-            let began = asked(&context);
-            let waits = context.history.owns(number, key, false);
-            let locking = context.outcome(owner.lock(&*mutex));
-            // It may also look, in another branch, whether the lock is free.
-            let looks = context.coin();
-            let looking = async {
-                if !looks {
-                    return std::future::pending::<()>().await;
-                }
-                loop {
-                    context.rest(Duration::from_millis(500)).await;
-                    let own = mutex.on(&owner);
-                    drop(context.outcome(own.try_lock()).await);
-                }
-            };
-            let (locking, looking) = (std::pin::pin!(locking), std::pin::pin!(looking));
-            let locked = match futures_util::future::select(locking, looking).await {
-                Either::Left((locked, _)) => locked,
-                Either::Right(_) => None,
-            };
-            drop(waits);
-            let guard = match locked {
-                Some(Ok(guard)) => guard,
-                Some(Err(error)) => {
-                    if error.kind() == lockapi::ErrorKind::Deadlock {
-                        context.history.deadlocked(number, key);
-                    } else {
-                        let had = context.had_lock.load(Ordering::Relaxed);
-                        context.history.not_locked(&error, had);
-                    }
-                    break;
-                }
-                None => break,
-            };
-            let holds = context.history.owns(number, key, true);
-            let token = guard.token();
-            let guard = Shared::new(guard);
-            let entry = context.history.granted(
-                "mutex",
-                key,
-                Part::WHOLE,
-                context.program,
-                (token, began),
-                guard.held(),
-            );
-            context.rest(Duration::from_millis(500)).await;
-            held.push((entry, guard, holds));
-        }
-        context.rest(Duration::from_millis(200)).await;
-        drop(held);
         context.rest(Duration::from_millis(200)).await;
     }
 }

@@ -6,6 +6,7 @@ mod groups;
 mod holders;
 mod jobs;
 mod limited;
+mod locks;
 mod numbers;
 mod relays;
 mod schedules;
@@ -50,9 +51,9 @@ type Work = fn(Context) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Those of [`KINDS`], in its order.
 const WORK: [Work; KINDS.len()] = [
-    |it| Box::pin(holders::mutex(it)),
-    |it| Box::pin(holders::rw_lock(it)),
-    |it| Box::pin(holders::lock_owner(it)),
+    |it| Box::pin(locks::mutex(it)),
+    |it| Box::pin(locks::rw_lock(it)),
+    |it| Box::pin(locks::lock_owner(it)),
     |it| Box::pin(holders::lease(it)),
     |it| Box::pin(holders::semaphore(it)),
     |it| Box::pin(holders::election(it)),

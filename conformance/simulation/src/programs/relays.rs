@@ -5,7 +5,8 @@ use std::time::Duration;
 use futures_util::future::{join, join3};
 use lockapi::lease::LeaseOptions;
 
-use super::holders::{hold, locked, until_ending};
+use super::holders::{hold, until_ending};
+use super::locks::locked;
 use super::{Context, asked};
 use crate::history::Part;
 
