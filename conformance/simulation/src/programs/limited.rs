@@ -105,6 +105,10 @@ fn counted(context: &Context) -> (usize, usize) {
 
 /// In the end a worker takes what is due as long as there is room.
 async fn takes_what_is_due(context: &Context) {
+    if !context.plan.has_kind("limited-push") {
+        // Nobody sets a limit.
+        return;
+    }
     // One process after the other, so that the last has nobody beside it who would take what it does not.
     let nth = u32::try_from(context.program.0 % 8).unwrap_or_default();
     context.runtime.sleep(APART * nth).await;
