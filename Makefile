@@ -8,8 +8,6 @@ CARGO = cargo
 ARGS =
 # How many values each property of `make fuzz` runs on.
 CASES = 5000
-# What the demo is built from, which is as little as it needs.
-FLEET = -p lockapi-conformance --no-default-features
 # What `make semver` compares with.
 BASELINE = HEAD~1
 # How many jobs there are beside which `make operators` looks at the screens.
@@ -67,8 +65,7 @@ help:
 demo:
 	@sh .ci/deps.sh demo
 	@case ' $(ARGS) ' in *' --web '*) $(CARGO) build -p lockapi-console ;; esac
-	$(CARGO) build $(FLEET) --example fleet
-	$(BUILT)/examples/fleet $(ARGS)
+	$(CARGO) run -p lockapi-conformance --no-default-features --example fleet -- $(ARGS)
 
 lint:
 	@sh .ci/deps.sh test

@@ -38,13 +38,13 @@ cd "$folder/unpacked"
 {
     printf '[workspace]\nresolver = "3"\nmembers = ["*"]\n[patch.crates-io]\n'
     for package in *-*/; do
-        printf '%s = { path = "%s" }\n' "${package%-*}" "${package%/}"
+        printf '%s = { path = "%s" }\n' "${package%%-[0-9]*}" "${package%/}"
     done
 } >Cargo.toml
 if [ -n "$quick" ]; then
     "$cargo" check --workspace --target-dir ../check
 else
     for package in *-*/; do
-        "$cargo" check -p "${package%-*}" --target-dir ../check
+        "$cargo" check -p "${package%%-[0-9]*}" --target-dir ../check
     done
 fi

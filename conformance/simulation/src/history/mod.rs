@@ -333,15 +333,14 @@ impl History {
             .map(|(number, hold)| (*number, hold.token, hold.takes))
             .collect();
         let room = part.most - part.takes;
-        // Those of processes of which no session has ended since they were granted, nor before as long as the process may not
-        // have known, and handed it over; of those who share, ever.
-        let since = |takes, asked: Time| match takes {
-            takes if takes < part.most => Time::ZERO,
-            _ => asked.saturating_sub(self.handed_over),
-        };
+        // Those of processes of which no session has ended since they were granted, nor so shortly before that the process
+        // may have shared it or handed it over without knowing.
+        let since = |asked: Time| asked.saturating_sub(self.handed_over);
         let lasting = place.open.values().filter(|hold| {
-            let since = since(hold.takes, hold.given.0);
-            !self.runtime.has_lost_session(hold.program, since) && hold.is_held(&self.runtime)
+            let has_lost = self
+                .runtime
+                .has_lost_session(hold.program, since(hold.given.0));
+            !has_lost && hold.is_held(&self.runtime)
         });
         let lasting: usize = lasting.map(|hold| hold.takes).sum();
         place.open.insert(
@@ -370,8 +369,7 @@ impl History {
         if others.iter().map(|(_, _, takes)| takes).sum::<usize>() > room {
             let tokens: Vec<_> = others.iter().map(|(_, token, _)| *token).collect();
             let what = format!("{kind} {key}: {token} was granted while {tokens:?} were held");
-            let since = since(part.takes, asked);
-            let lasts = !self.runtime.has_lost_session(program, since);
+            let lasts = !self.runtime.has_lost_session(program, since(asked));
             if is_session(kind) && lasts && lasting > room {
                 self.runtime.violate("mutual exclusion", what);
             } else {

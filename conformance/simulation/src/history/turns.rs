@@ -26,10 +26,13 @@ const OF_WORKERS: &str = "tasks";
 /// Queues without limits, groups and pauses.
 const FREE: &str = "jobs";
 
+/// The kind and the key of a lock.
+type Name = (&'static str, String);
+
 /// Somebody who waits for a lock as long as it takes.
 struct Waiter {
     program: ProgramId,
-    what: String,
+    name: Name,
     since: Time,
     /// Whether others may have it at the same time.
     shares: bool,
@@ -50,9 +53,9 @@ pub(super) struct Turns {
     /// In the order of arrival.
     waiters: BTreeMap<u64, Waiter>,
     /// Who has a lock that may be shared, or waits for it, and wants it alone …
-    alone: BTreeMap<u64, String>,
+    alone: BTreeMap<u64, Name>,
     /// … and until when somebody did.
-    was_alone: BTreeMap<String, Time>,
+    was_alone: BTreeMap<Name, Time>,
     /// Claims that wait, by their queues, and since when.
     claims: BTreeMap<u64, (String, Time)>,
     /// The tokens of deliveries that were handed over.
@@ -67,8 +70,6 @@ pub(super) struct Turns {
 pub(crate) struct Lasting {
     history: History,
     number: u64,
-    /// A wait for a lock, and since when.
-    wait: Option<(String, Time)>,
 }
 
 impl Drop for Lasting {
@@ -79,50 +80,43 @@ impl Drop for Lasting {
             span.until = Some(now);
         }
         state.turns.claims.remove(&self.number);
-        state.turns.waiters.remove(&self.number);
-        if let Some(what) = state.turns.alone.remove(&self.number) {
-            state.turns.was_alone.insert(what, now);
+        let waiter = state.turns.waiters.remove(&self.number);
+        if let Some(name) = state.turns.alone.remove(&self.number) {
+            state.turns.was_alone.insert(name, now);
         }
         drop(state);
-        if let Some((what, since)) = self.wait.take()
+        if let Some(waiter) = waiter
             && self.history.undisturbed
-            && now.saturating_sub(since) > TURN
+            && now.saturating_sub(waiter.since) > TURN
         {
-            let what = format!("{what}: waited since {since:?}");
+            let what = format!("{:?}: waited since {:?}", waiter.name, waiter.since);
             self.history.runtime.violate("everybody has a turn", what);
         }
     }
 }
 
 impl History {
-    fn lasting(&self, wait: Option<(String, Time)>) -> (u64, Lasting) {
+    fn lasting(&self) -> (u64, Lasting) {
         let mut state = self.lock();
         state.turns.next += 1;
         let number = state.turns.next;
         drop(state);
         let history = self.clone();
-        let lasting = Lasting {
-            history,
-            number,
-            wait,
-        };
-        (number, lasting)
+        (number, Lasting { history, number })
     }
 
-    /// Somebody waits for a lock as long as it takes, and may have it together with others that `shares`.
+    /// Somebody waits for a lock as long as it takes; one who `shares` may have it together with others who do.
     pub(crate) fn waits(
         &self,
         program: ProgramId,
-        (kind, key): (&str, &str),
+        (kind, key): (&'static str, &str),
         shares: bool,
     ) -> Lasting {
-        let what = format!("{kind} {key}");
-        let since = self.runtime.now();
-        let (number, lasting) = self.lasting(Some((what.clone(), since)));
+        let (number, lasting) = self.lasting();
         let waiter = Waiter {
             program,
-            what,
-            since,
+            name: (kind, key.to_owned()),
+            since: self.runtime.now(),
             shares,
         };
         self.lock().turns.waiters.insert(number, waiter);
@@ -138,12 +132,12 @@ impl History {
         };
         let before = waiters.range(..lasting.number).map(|(_, other)| other);
         let mut before = before.filter(|other| {
-            (other.program, &other.what) == (waiter.program, &waiter.what)
+            (other.program, &other.name) == (waiter.program, &waiter.name)
                 && !(other.shares && waiter.shares)
         });
         let before = before
             .next()
-            .map(|other| format!("{} of {:?}", other.what, other.program));
+            .map(|other| format!("{:?} of {:?}", other.name, other.program));
         drop(state);
         if let Some(what) = before.filter(|_| self.in_order) {
             let promise = "who waits is served in the order of arrival";
@@ -152,17 +146,17 @@ impl History {
     }
 
     /// Somebody wants a lock that may be shared alone.
-    pub(crate) fn wants_alone(&self, kind: &str, key: &str) -> Lasting {
-        let (number, lasting) = self.lasting(None);
+    pub(crate) fn wants_alone(&self, kind: &'static str, key: &str) -> Lasting {
+        let (number, lasting) = self.lasting();
         let mut state = self.lock();
-        state.turns.alone.insert(number, format!("{kind} {key}"));
+        state.turns.alone.insert(number, (kind, key.to_owned()));
         drop(state);
         lasting
     }
 
     /// Somebody waits for jobs of a queue.
     pub(crate) fn waits_for_jobs(&self, queue: &str) -> Lasting {
-        let (number, lasting) = self.lasting(None);
+        let (number, lasting) = self.lasting();
         let claim = (queue.to_owned(), self.runtime.now());
         self.lock().turns.claims.insert(number, claim);
         lasting
@@ -170,7 +164,7 @@ impl History {
 
     /// An owner holds a lock, or waits for one.
     pub(crate) fn owns(&self, owner: u64, key: &'static str, holds: bool) -> Lasting {
-        let (number, lasting) = self.lasting(None);
+        let (number, lasting) = self.lasting();
         let span = Span {
             owner,
             key,
@@ -214,19 +208,17 @@ impl History {
         let (now, turns) = (self.runtime.now(), &state.turns);
         let mut waiters = turns.waiters.values().filter(|it| it.shares);
         waiters.find_map(|waiter| {
-            let what = &waiter.what;
-            if turns.alone.values().any(|other| other == what) {
+            let name = &waiter.name;
+            if turns.alone.values().any(|other| other == name) {
                 return None;
             }
-            let mut places = state.places.iter();
-            let (_, place) = places.find(|((kind, key), _)| format!("{kind} {key}") == *what)?;
-            let holds = place.open.values();
+            let holds = state.places.get(name)?.open.values();
             let holds =
                 holds.filter(|it| it.program == waiter.program && it.is_held(&self.runtime));
             let since = holds.map(|it| it.given.1).min()?.max(waiter.since);
-            let since = since.max(turns.was_alone.get(what).copied().unwrap_or_default());
+            let since = since.max(turns.was_alone.get(name).copied().unwrap_or_default());
             (now.saturating_sub(since) > SHARED)
-                .then(|| format!("{what} of {:?}: since {since:?}", waiter.program))
+                .then(|| format!("{name:?} of {:?}: since {since:?}", waiter.program))
         })
     }
 

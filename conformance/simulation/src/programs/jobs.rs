@@ -99,7 +99,7 @@ async fn cancel(context: &Context, queue: &dyn Queue, number: u64, id: i64) {
         }
         Some(Ok(_)) => context.history.acked(number, asked, Ok(())),
         Some(Err(error)) => {
-            // A transaction has locked it, of a process that may be without a thread.
+            // A transaction whose program has left keeps its locks until the server finds out.
             if error.kind() != ErrorKind::TimedOut || !context.plan.has_kind(transactions::KIND) {
                 context.history.failed(&error);
             }

@@ -98,7 +98,8 @@ fn counted(context: &Context) -> (usize, usize) {
     let locked = context.server.model(|model| {
         let jobs = model.state().jobs();
         let of_queue = jobs.sights().filter(|job| job.queue.queue == QUEUE);
-        of_queue.filter(|job| jobs.is_row_locked(job.id)).count()
+        let delivered = of_queue.filter(|job| job.delivery.is_some());
+        delivered.filter(|job| jobs.is_row_locked(job.id)).count()
     });
     (waiting.len(), running.len() + locked)
 }

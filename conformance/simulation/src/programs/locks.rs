@@ -13,7 +13,7 @@ use super::{Context, asked};
 use crate::history::{Held, Part};
 
 /// A call of a lock of a session.
-pub(super) async fn locked<T>(
+async fn locked<T>(
     context: &Context,
     call: impl Future<Output = Result<T, Error>> + Send,
 ) -> Option<T> {
@@ -36,9 +36,9 @@ pub(super) async fn locked<T>(
 }
 
 /// Waits for a lock of a session as long as it takes, but for the end.
-async fn waited<T>(
+pub(super) async fn waited<T>(
     context: &Context,
-    place: (&str, &str),
+    place: (&'static str, &str),
     shares: bool,
     call: impl Future<Output = Result<T, Error>> + Send,
 ) -> Option<T> {

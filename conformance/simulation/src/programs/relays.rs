@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures_util::future::{join, join3};
 use lockapi::lease::LeaseOptions;
 
-use super::holders::{hold, until_ending};
-use super::locks::locked;
+use super::holders::hold;
+use super::locks::waited;
 use super::{Context, asked};
 use crate::history::Part;
 
@@ -30,14 +30,7 @@ async fn passed(context: &Context, key: impl Fn() -> &'static str) {
         let key = key();
         let mutex = context.backend().mutex(key).expect("a key");
         let began = asked(context);
-        let waits = context
-            .history
-            .waits(context.program, ("relay", key), false);
-        let guard = until_ending(context, locked(context, mutex.lock())).await;
-        if guard.is_some() {
-            context.history.has_waited(&waits);
-        }
-        drop(waits);
+        let guard = waited(context, ("relay", key), false, mutex.lock()).await;
         if let Some(guard) = guard {
             hold(context, "relay", key, Part::WHOLE, began, guard).await;
         }
