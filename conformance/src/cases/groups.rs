@@ -38,6 +38,7 @@ register! { "groups":
     Q24 groups_have_their_turns_one_after_the_other;
     Q24 groups_get_turns_in_proportion_to_their_limits;
     Q24 waiting_claim_is_woken_for_a_group;
+    Q24 groups_have_their_turn_where_a_limit_holds_jobs_back;
     Q24 groups_that_have_nothing_due_have_no_turns;
     Q24 idle_worker_takes_the_place_it_has_left;
     Q24 idle_worker_takes_the_place_it_has_left_in_a_transaction [Transactions];
@@ -542,6 +543,27 @@ async fn groups_get_turns_in_proportion_to_their_limits(cx: Context) {
     }
     // An admission may meet some of a group in the line; equal turns would be 60.
     assert!((15..=30).contains(&done[0]), "{done:?}");
+}
+
+/// A claim that gets as many jobs as there is room for has not looked for more.
+async fn groups_have_their_turn_where_a_limit_holds_jobs_back(cx: Context) {
+    let queue = cx.queue().await;
+    queue.set_limit(at_most(1)).await.unwrap();
+    let low = |number| job(number).priority(Priority::Low);
+    queue.push_all((0..20).map(low).collect()).await.unwrap();
+    let urgent = of("a", 100).priority(Priority::High);
+    queue.push(urgent).await.unwrap();
+    eventually("the group has its turn", async || {
+        // There are always others that take all the room.
+        queue.push(low(1)).await.unwrap();
+        let mut turn = false;
+        for delivery in queue.claim(&Claim::new(2)).await.unwrap() {
+            turn |= delivery.group().is_some();
+            delivery.ack().await.unwrap();
+        }
+        turn
+    })
+    .await;
 }
 
 async fn waiting_claim_is_woken_for_a_group(cx: Context) {

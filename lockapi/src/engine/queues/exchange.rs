@@ -161,7 +161,12 @@ impl Handle {
                 self.admit_now_and_then();
                 true
             }
-            Remaining::None | Remaining::Limited | Remaining::Busy => false,
+            Remaining::None => false,
+            // It has not looked for parked jobs.
+            Remaining::Limited | Remaining::Busy => {
+                self.admit_now_and_then();
+                false
+            }
             Remaining::Parked if unclaimed.jobs.is_empty() => {
                 let waits = claim.waits();
                 let admitted = if waits {

@@ -118,8 +118,8 @@ impl Handle {
         }
     }
 
-    /// Admits jobs although nobody misses any: where there are always enough without groups, or where
-    /// they are taken in transactions.
+    /// Admits jobs although nobody misses any: where there are always enough without groups, or as many as a limit of the queue
+    /// allows, or where they are taken in transactions.
     pub(super) fn admit_now_and_then(&self) {
         if self.topic.is_admission_due(self.core.queues.timer.now()) {
             self.admit_later();
