@@ -70,7 +70,7 @@ fn add(before: &mut PushKeyed, push: &PushKeyed) {
             }
             before.job.name.clone_from(&push.job.name);
             before.job.payload.clone_from(&push.job.payload);
-            before.job.headers.clone_from(&push.job.headers);
+            before.job.headers = push.job.headers.with_limit_key_of(&before.job.headers);
         }
     }
 }
@@ -103,6 +103,12 @@ mod tests {
             job
         };
         let job = if short { job.max_attempts(1) } else { job };
+        // One in three has a key that it is limited by.
+        let job = if nth.is_multiple_of(3) {
+            job.limit_by(format!("limit {nth}"))
+        } else {
+            job
+        };
         job.unique(format!("key {key}"), unique)
     }
 
