@@ -1,5 +1,6 @@
 //! Two sessions that push a job with one key.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lockapi::queue::Unique;
@@ -7,8 +8,8 @@ use lockapi::suite::driver::Operation;
 use lockapi::suite::queue::{HoldKey, Keys, PushKeyed, Redrive};
 
 use super::queue::{count, name, new_job, take};
-use super::sides::{Side, Step};
-use super::{Meets, Schedule};
+use super::sides::{Plans, Side, Step, url};
+use super::{Meets, Running, Schedule};
 
 /// The key of a push.
 #[derive(Clone, Copy, Debug)]
@@ -24,32 +25,36 @@ pub(super) fn push_key(job: &'static str, key: Key) -> Step {
     push_keys(job, key, &["it"])
 }
 
+fn push_batch(side: &Side, key: Key, keys: &[&str]) -> Vec<PushKeyed> {
+    let of = |text: &&str| {
+        let text = (*text).to_owned();
+        let (unique_key, idempotency_key) = match key {
+            Key::Idempotency => (String::new(), text),
+            _ => (text, String::new()),
+        };
+        PushKeyed {
+            namespace: side.namespace.clone(),
+            queue: "work".to_owned(),
+            job: new_job(),
+            keys: Keys {
+                unique_key,
+                unique: match key {
+                    Key::Replace => Unique::Replace,
+                    Key::Keep => Unique::Keep,
+                    _ => Unique::Skip,
+                },
+                idempotency_key,
+            },
+            topic: None,
+        }
+    };
+    keys.iter().map(of).collect()
+}
+
 /// Pushes a job for each of the keys; the first is called by this name.
 pub(super) fn push_keys(job: &'static str, key: Key, keys: &'static [&'static str]) -> Step {
     Arc::new(move |side: &mut Side| {
-        let of = |text: &&str| {
-            let text = (*text).to_owned();
-            let (unique_key, idempotency_key) = match key {
-                Key::Idempotency => (String::new(), text),
-                _ => (text, String::new()),
-            };
-            PushKeyed {
-                namespace: side.namespace.clone(),
-                queue: "work".to_owned(),
-                job: new_job(),
-                keys: Keys {
-                    unique_key,
-                    unique: match key {
-                        Key::Replace => Unique::Replace,
-                        Key::Keep => Unique::Keep,
-                        _ => Unique::Skip,
-                    },
-                    idempotency_key,
-                },
-                topic: None,
-            }
-        };
-        let batch: Vec<_> = keys.iter().map(of).collect();
+        let batch = push_batch(side, key, keys);
         let answers = side.perform(&batch);
         let mut words = Vec::new();
         for (key, pushed) in keys.iter().zip(answers) {
@@ -161,4 +166,37 @@ fn a_dead_letter_stays_where_it_is_when_its_key_is_pushed_meanwhile() {
     // The other way round the key is that of the letter.
     let schedule = Schedule::new(&before, &redrive(), &first, Meets::WaitsAndRetries("None"));
     schedule.then(&count()).run();
+}
+
+/// A push is held up by another key of its batch, while a third one takes the place of a job that has expired.
+#[test]
+fn a_job_that_took_the_place_of_an_expired_one_stays() {
+    let namespace = format!("n{:016x}", fastrand::u64(..));
+    let side = || {
+        let mut side = Side::server(url(), Plans::Engine);
+        side.namespace.clone_from(&namespace);
+        side
+    };
+    let (mut observer, mut first, second) = (side(), side(), side());
+    let mut given = BTreeMap::new();
+    observer.run(&push_key("a", Key::Skip), &mut given);
+    observer.script(&format!(
+        "UPDATE lockapi.job SET expires_at = pg_catalog.clock_timestamp() - interval '1 minute'
+          WHERE namespace = '{namespace}'"
+    ));
+    let held_up = push_keys("held", Key::Idempotency, &["held"]);
+    first.script("BEGIN");
+    first.run(&held_up, &mut given);
+    let both: Step = Arc::new(|side: &mut Side| {
+        let keys = [Key::Idempotency, Key::Skip];
+        let mut batch = push_batch(side, keys[0], &["held"]);
+        batch.extend(push_batch(side, keys[1], &["it"]));
+        format!("{:?}", side.perform(&batch)[1].map(|pushed| pushed.how))
+    });
+    let second = Running::start(second, &both, given.clone());
+    second.waits_for(first.pid(), &mut observer);
+    let third = observer.run(&push_key("b", Key::Skip), &mut given);
+    first.script("COMMIT");
+    let (_, answer) = second.answer(&mut given);
+    assert_eq!((&*third, &*answer), ("Changed job a", "None"));
 }

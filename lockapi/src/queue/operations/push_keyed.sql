@@ -3,14 +3,16 @@
 --
 -- Promises: at most one job with a unique key waits or runs in a queue. An idempotency key always refers to
 -- the job of its first push. A job has only one of the two keys. A job with a group is parked. Returns the number of the job and the
--- outcome: 0 new, 1 existing, 2 changed, 3 retry, 4 not changed because it runs. A job that is returned is as
+-- outcome: 0 new, 1 existing, 2 changed, 3 retry, 4 not changed because it runs. A job of which only the payload is changed keeps
+-- the key by which it is limited. A job that is returned is as
 -- durable as a new one: its push may be one whose session ended while its commit waited for a standby, which
 -- everybody sees, and which a promotion may lose. So the statement writes to the WAL in this case too, and its
 -- commit waits for everything that was written before.
 -- Index: push_key_pkey and job_unique, whose collation no other index has; job_pkey.
 -- Race: two pushes of a new key conflict at ON CONFLICT DO NOTHING. The second waits for the first to commit
 -- and has to be retried, because its snapshot does not show the row of the first. A job that is being claimed
--- or settled is locked: it is skipped, and the push has to be retried.
+-- or settled is locked: it is skipped, and the push has to be retried. What has expired is replaced only if the locked row has:
+-- another push may have taken its place since.
 WITH want AS MATERIALIZED (
     SELECT w.*,
            CASE WHEN w.of_group OPERATOR(pg_catalog.<>) '' THEN w.of_group END AS grouped,
@@ -49,7 +51,7 @@ WITH want AS MATERIALIZED (
        AND (w.unique_key OPERATOR(pg_catalog.=) '' OR w.nth_unique OPERATOR(pg_catalog.=) 1)
        AND NOT EXISTS (SELECT FROM told AS t WHERE t.n OPERATOR(pg_catalog.=) w.n)
 ), there AS MATERIALIZED (
-    SELECT t.n, o.id, o.waits AND (t.mode OPERATOR(pg_catalog.>) 0 OR o.expired) AS to_change, o.expired,
+    SELECT t.n, o.id, t.mode, o.waits AND (t.mode OPERATOR(pg_catalog.>) 0 OR o.expired) AS to_change,
            NOT o.waits AND t.mode OPERATOR(pg_catalog.>) 0 AS runs
       FROM turn AS t
      CROSS JOIN LATERAL (
@@ -63,9 +65,15 @@ WITH want AS MATERIALIZED (
            OFFSET 0) AS o
      WHERE t.unique_key OPERATOR(pg_catalog.<>) ''
 ), held AS MATERIALIZED (
-    SELECT j.id
+    SELECT j.id,
+           j.attempt OPERATOR(pg_catalog.=) 0
+               AND coalesce(j.expires_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp(), false) AS expired
       FROM lockapi.job AS j
      WHERE j.id OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT t.id FROM there AS t WHERE t.to_change)) AND j.token IS NULL
+       AND (j.attempt OPERATOR(pg_catalog.=) 0
+                AND coalesce(j.expires_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp(), false)
+            OR j.id OPERATOR(pg_catalog.=) ANY (ARRAY(
+                   SELECT t.id FROM there AS t WHERE t.mode OPERATOR(pg_catalog.>) 0)))
      ORDER BY j.id OPERATOR(pg_catalog.+) 0
        FOR UPDATE OF j SKIP LOCKED
 ), changed AS (
@@ -91,8 +99,9 @@ WITH want AS MATERIALIZED (
                            ELSE timestamp with time zone '20000-01-01 00:00:00+00' END
                  FROM turn AS t
                  JOIN LATERAL (
-                      SELECT x.id, x.expired OR t.mode OPERATOR(pg_catalog.=) 1 AS anew
+                      SELECT x.id, h.expired OR t.mode OPERATOR(pg_catalog.=) 1 AS anew
                         FROM there AS x
+                        JOIN held AS h ON h.id OPERATOR(pg_catalog.=) x.id
                        WHERE x.n OPERATOR(pg_catalog.=) t.n) AS o ON true
                  JOIN LATERAL (
                       SELECT CASE WHEN t.headers OPERATOR(pg_catalog.<>) '' THEN t.headers::pg_catalog.jsonb END AS headers) AS h ON true
