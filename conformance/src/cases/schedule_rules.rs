@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lockapi::queue::{Claim, Job};
-use lockapi::schedule::{Misfire, SchedulerOptions, Status, Task};
+use lockapi::schedule::{Misfire, Round, SchedulerOptions, Status, Task};
 
 use super::schedule::{HOUR, chores, finish_all, hourly, job, log, node, one, state, statuses};
 use crate::context::{Context, MINUTE};
@@ -27,10 +27,16 @@ async fn missed_times_are_made_up_for_one_after_the_other(cx: Context) {
         .await
         .unwrap();
     cx.elapse(HOUR * 21 / 2).await;
-    assert_eq!(here.tick().await.unwrap().decisions.len(), 10);
-    for _ in 0..10 {
+    let round = here.tick().await.unwrap();
+    assert_eq!(round.decisions.len(), 10);
+    // The next ones do not wait until something is due.
+    let soon = |round: &Round| round.next.is_some_and(|next| next < Duration::from_secs(1));
+    assert!(soon(&round), "{round:?}");
+    for nth in 1..=10 {
         assert_eq!(finish_all(&queue).await, 1, "one at a time");
-        here.tick().await.unwrap();
+        let round = here.tick().await.unwrap();
+        assert_eq!(round.released, u64::from(nth < 10), "{nth}");
+        assert!(soon(&round), "{round:?}");
     }
     assert_eq!(statuses(&here, "only").await, [Status::Completed; 10]);
 }

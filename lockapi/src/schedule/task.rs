@@ -42,7 +42,8 @@ pub enum Misfire {
     CatchUp(usize),
 }
 
-/// What becomes of a run while an earlier one has not ended.
+/// What becomes of a run while an earlier one has not ended. Runs that were fired while the task had [`Allow`](Self::Allow) do not
+/// count as earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Overlap {
@@ -50,7 +51,8 @@ pub enum Overlap {
     Allow,
     /// It is recorded as skipped.
     Skip,
-    /// It is held back until the earlier one has ended. At most 1000 runs of a task are held back;
+    /// It is held back until the earlier one has ended, and released some 200 ms later, or at the next
+    /// [poll](super::SchedulerOptions::poll) if that took more than five seconds. At most 1000 runs of a task are held back;
     /// further ones are skipped.
     Queue,
 }

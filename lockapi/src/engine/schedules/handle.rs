@@ -20,8 +20,8 @@ use crate::lease::micros;
 use crate::queue;
 use crate::schedule::{
     Decision, DueTasks, Expire, Fire, MAX_LIST, Name, ReadDueTasks, ReadRuns, ReadTasks, Release,
-    RemoveTask, Request, Round, Run, RunNow, Scheduler, SchedulerOptions, SetTask, SweepRuns,
-    SwitchTask, Task, TaskName, TaskRow, TaskState, check_task,
+    RemoveTask, Request, Round, Run, RunNow, Scheduler, SchedulerOptions, SetTask, Status,
+    SweepRuns, SwitchTask, Task, TaskName, TaskRow, TaskState, check_task,
 };
 use crate::wait::{unless, yield_now};
 
@@ -42,6 +42,8 @@ impl Sweeping for SweepRuns {
 }
 /// After this pause is looked for what was due and was not fired.
 const SOON: Duration = Duration::from_millis(200);
+/// For so long after a run was held back, or released, it is looked as often whether the next one can be.
+const RELEASING: Duration = Duration::from_secs(5);
 /// How long it plans at a time.
 const TURN: Duration = Duration::from_millis(5);
 /// How often, and after which pause, a change is tried again that another one was in the way of.
@@ -69,6 +71,7 @@ pub(in crate::engine) fn open(
         queue: core.queues.topic(queue_number),
         subscription: OnceLock::new(),
         swept: Mutex::default(),
+        releasing: Mutex::default(),
         changes: KeyedFifo::default(),
         core: Arc::clone(core),
     })))
@@ -86,12 +89,21 @@ struct Handle {
     /// Made by the first wait.
     subscription: OnceLock<Subscription>,
     swept: Mutex<Option<Time>>,
+    /// Until when runs are looked for that may be released.
+    releasing: Mutex<Time>,
     /// Callers that change the same task: of those that do so at the same time, one succeeds.
     changes: KeyedFifo<String>,
     core: Arc<Core>,
 }
 
 struct SchedulerHandle(Arc<Handle>);
+
+impl Round {
+    /// The next one follows after a short pause at the latest.
+    fn again_soon(&mut self) {
+        self.next = Some(self.next.map_or(SOON, |next| next.min(SOON)));
+    }
+}
 
 impl Handle {
     fn failed(&self, operation: &'static str) -> impl Fn(Error) -> Error {
@@ -267,9 +279,26 @@ impl Handle {
         let fired: HashSet<&str> = fired.collect();
         if wanted.iter().any(|task| !fired.contains(task.as_str())) {
             // Another node has fired it, or it was changed, or is locked: then it is still due.
-            round.next = Some(round.next.map_or(SOON, |next| next.min(SOON)));
+            round.again_soon();
         }
         Ok(())
+    }
+
+    /// Runs that are held back follow each other sooner than tasks are due, or they would never be fewer.
+    fn release_soon(&self, round: &mut Round) {
+        let now = self.core.connections.timer.now();
+        let mut decisions = round.decisions.iter();
+        let held = decisions.any(|decision| decision.status == Status::Held);
+        let mut until = self
+            .releasing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if held || round.released > 0 {
+            *until = now.saturating_add(RELEASING);
+        }
+        if now < *until {
+            round.again_soon();
+        }
     }
 
     fn sweep_if_due(&self) {
@@ -419,6 +448,7 @@ impl Scheduler for SchedulerHandle {
             round.next = Some(Duration::ZERO);
         }
         handle.fire(requests, &mut round).await?;
+        handle.release_soon(&mut round);
         if round.released > 0 || !round.decisions.is_empty() {
             handle.queue.bump();
         }
