@@ -28,12 +28,17 @@ SELECT NULL, NULL,
            AND t.next_at > pg_catalog.statement_timestamp()),
        (extract(epoch FROM pg_catalog.statement_timestamp()) * 1000000)::int8,
        NULL, NULL, NULL, NULL, NULL,
-       EXISTS (SELECT
-                 FROM lockapi.job AS j
-                 JOIN lockapi.task AS t ON t.namespace = $1::text AND t.scheduler = $2::text AND t.name = j.task
-                WHERE j.namespace || '' = $1::text AND j.queue || '' = $2::text AND j.task IS NOT NULL
-                  AND j.token IS NOT NULL AND t.timeout > 0
-                  AND j.started_at <= pg_catalog.statement_timestamp() - t.timeout * interval '1 microsecond'),
+       -- Where no task has a timeout the runs that wait, which may be many, are not read.
+       CASE WHEN EXISTS (SELECT
+                           FROM lockapi.task AS t
+                          WHERE t.namespace = $1::text AND t.scheduler = $2::text AND t.timeout > 0)
+            THEN EXISTS (SELECT
+                           FROM lockapi.job AS j
+                           JOIN lockapi.task AS t ON t.namespace = $1::text AND t.scheduler = $2::text AND t.name = j.task
+                          WHERE j.namespace || '' = $1::text AND j.queue || '' = $2::text AND j.task IS NOT NULL
+                            AND j.token IS NOT NULL AND t.timeout > 0
+                            AND j.started_at <= pg_catalog.statement_timestamp() - t.timeout * interval '1 microsecond')
+            ELSE false END,
        EXISTS (SELECT
                  FROM lockapi.task_run AS r
                  JOIN lockapi.task AS t ON t.namespace = $1::text AND t.scheduler = $2::text AND t.name = r.task
