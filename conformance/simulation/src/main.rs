@@ -26,11 +26,13 @@ Runs programs on a server and a network that fail by seed, and checks every answ
     simulate --seed N                    runs one seed, and tells what happened
         [--programs N] [--tasks N] [--time MS] [--without NAME,NAME]
                                          with less in it than the seed has
+    --ids                                ids alone, as many as can be had, by the million
     --panics                             prints panics with their place
     --twice                              runs each seed twice, and compares
 
 The exit status is 1 if a promise was broken.";
 
+#[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 struct Args {
     first: u64,
     seeds: u64,
@@ -38,6 +40,7 @@ struct Args {
     twice: bool,
     panics: bool,
     small: bool,
+    ids: bool,
 }
 
 fn main() -> Result<ExitCode, lexopt::Error> {
@@ -63,6 +66,7 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
         twice: false,
         panics: false,
         small: false,
+        ids: false,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
@@ -75,6 +79,10 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
             Long("small") => {
                 args.small = true;
                 args.one = args.one.map(Plan::small);
+            }
+            Long("ids") => {
+                args.ids = true;
+                args.one = args.one.map(Plan::of_ids);
             }
             Long(option @ ("programs" | "tasks" | "time" | "without")) => {
                 let option = option.to_owned();
@@ -121,6 +129,10 @@ fn one(plan: &Plan, twice: bool) -> ExitCode {
             println!("{violation}");
             ExitCode::FAILURE
         }
+        None if !outcome.answers.contains_key("audit") => {
+            println!("it did not end with a look at everything");
+            ExitCode::FAILURE
+        }
         None => ExitCode::SUCCESS,
     }
 }
@@ -132,6 +144,9 @@ fn many(args: &Args) -> ExitCode {
         let mut plan = Plan::new(seed);
         if args.small {
             plan = plan.small();
+        }
+        if args.ids {
+            plan = plan.of_ids();
         }
         let outcome = simulate(&plan);
         if args.twice && simulate(&plan) != outcome {
@@ -181,6 +196,7 @@ fn shrink(mut plan: Plan, promise: &str) -> (Plan, runtime::Violation) {
 struct Totals {
     statements: u64,
     steps: u64,
+    ids: u64,
     time: Duration,
     answers: std::collections::BTreeMap<&'static str, u64>,
     errors: std::collections::BTreeMap<String, u64>,
@@ -191,6 +207,7 @@ impl Totals {
     fn add(&mut self, outcome: &Outcome) {
         self.statements += outcome.statements;
         self.steps += outcome.steps;
+        self.ids += outcome.ids;
         self.time += outcome.time;
         for (name, times) in &outcome.answers {
             *self.answers.entry(name).or_default() += times;
@@ -217,6 +234,7 @@ impl Totals {
             took.as_secs_f64(),
             self.statements as f64 / took.as_secs_f64(),
         );
+        println!("ids:     {}", self.ids);
         println!("answers: {:?}", self.answers);
         println!("errors:  {:?}", self.errors);
         println!("faults:  {:?}", self.faults);

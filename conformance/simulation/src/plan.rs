@@ -144,7 +144,7 @@ impl Fault {
 }
 
 /// What the tasks of programs do.
-pub(crate) const KINDS: [&str; 23] = [
+pub(crate) const KINDS: [&str; 26] = [
     "mutex",
     "rw-lock",
     "lock-owner",
@@ -168,6 +168,9 @@ pub(crate) const KINDS: [&str; 23] = [
     "few",
     "finder",
     "transaction",
+    "result-push",
+    "result-work",
+    "result-drain",
 ];
 
 /// What a runtime is made of.
@@ -190,6 +193,8 @@ pub(crate) struct Plan {
     pub(crate) by_workers: bool,
     /// Whether most of those who share locks read, and all of them the same.
     pub(crate) by_readers: bool,
+    /// Whether ids are all that is asked for, in batches as large as they may be.
+    pub(crate) ids: bool,
     /// How often something that concerns a process or the server begins to fail.
     pub(crate) every: Duration,
     faults: [f64; Fault::ALL.len()],
@@ -243,6 +248,7 @@ impl Plan {
             }),
             by_workers: random.bool(),
             by_readers: random.bool(),
+            ids: false,
         }
     }
 
@@ -277,6 +283,15 @@ impl Plan {
             time: self.time / 10,
             calm: self.calm / 10,
             every: self.every / 10,
+            ..self
+        }
+    }
+
+    /// The same with nothing but ids, and with many of them.
+    pub(crate) fn of_ids(self) -> Self {
+        Self {
+            ids: true,
+            kinds: KINDS.map(|kind| kind == "ids"),
             ..self
         }
     }
@@ -347,6 +362,10 @@ impl fmt::Display for Plan {
         if self.small {
             whole = whole.small();
             write!(f, " --small")?;
+        }
+        if self.ids {
+            whole = whole.of_ids();
+            write!(f, " --ids")?;
         }
         if self.programs != whole.programs {
             write!(f, " --programs {}", self.programs)?;

@@ -30,6 +30,8 @@ pub(crate) struct Outcome {
     pub(crate) trace: u64,
     pub(crate) time: Duration,
     pub(crate) answers: BTreeMap<&'static str, u64>,
+    /// How many ids were drawn.
+    pub(crate) ids: u64,
     pub(crate) errors: BTreeMap<String, u64>,
     pub(crate) faults: BTreeMap<&'static str, u64>,
 }
@@ -86,6 +88,7 @@ pub(crate) fn simulate(plan: &Plan) -> Outcome {
         trace: runtime.trace(),
         time: runtime.now(),
         answers,
+        ids: history.ids(),
         errors,
         faults,
     };

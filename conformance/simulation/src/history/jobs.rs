@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use lockapi::{Error, ErrorKind};
 
+use super::results::check_drained;
 use super::{Entry, Held, History, Hold, State};
 use crate::runtime::{ProgramId, Runtime, Time};
 
@@ -53,10 +54,27 @@ pub(super) struct Job {
 
 impl Job {
     /// Whether somebody has it who believes to hold it, by what the server has not forgotten.
-    fn runs(&self, runtime: &Runtime, state: &State) -> bool {
-        let known = |hold: &&Hold| !state.is_lost(hold.given);
+    pub(super) fn runs(&self, runtime: &Runtime, state: &State) -> bool {
+        let known = |hold: &&Hold| !state.may_forget(runtime, hold);
         let mut holds = self.open.values().filter(known);
         holds.any(|hold| hold.is_held(runtime))
+    }
+
+    /// The tokens of those who have it, with when each was asked for and given.
+    pub(super) fn holders(&self) -> Vec<(i64, (Time, Time))> {
+        let open = self.open.values();
+        open.map(|hold| (hold.token, hold.given)).collect()
+    }
+
+    /// Whether its push was answered before that time, and the server has not forgotten it.
+    pub(super) fn is_pushed(&self, before: Time, state: &State) -> bool {
+        self.push == Push::Done && self.pushed.1 < before && !state.is_lost(self.pushed)
+    }
+
+    /// When its acknowledgement was answered, if the server has not forgotten it.
+    pub(super) fn acked(&self, state: &State) -> Option<Time> {
+        let acked = self.acked.filter(|acked| !state.is_lost(*acked));
+        acked.map(|(_, answered)| answered)
     }
 }
 
@@ -241,6 +259,8 @@ impl History {
                 given: (asked, self.runtime.now()),
             },
         );
+        let with_result = state.results.contains_key(&job);
+        let drained = check_drained(&state.drains, asked).filter(|_| with_result);
         let (grouped, limited) = if late {
             (None, None)
         } else {
@@ -248,12 +268,13 @@ impl History {
             (grouped, state.check_limit(&self.runtime, job))
         };
         let done = done.filter(|acked| !state.is_lost(*acked));
+        let now = self.runtime.now();
         let others = others
             .into_iter()
-            .filter(|(_, given)| !state.is_lost(*given));
+            .filter(|(_, given)| !state.is_lost((given.0, now)));
         let others: Vec<_> = others.map(|(token, _)| token).collect();
         // An answer of the former primary may come late, of what the other does not know.
-        let exact = !self.stepped && !state.is_lost((asked, self.runtime.now()));
+        let exact = !self.stepped && !state.is_lost((asked, now));
         drop(state);
         if let Some(error) = refused {
             self.runtime.violate(
@@ -270,6 +291,10 @@ impl History {
         if let Some(what) = grouped.filter(|_| exact) {
             self.runtime
                 .violate("groups keep their limit and order", what);
+        }
+        if let Some(what) = drained {
+            self.runtime
+                .violate("a queue that is drained delivers nothing", what);
         }
         if let Some(what) = limited.filter(|_| exact) {
             self.runtime.violate("queues keep their limit", what);
@@ -330,6 +355,23 @@ impl History {
     pub(crate) fn not_acked(&self, job: u64, token: i64) {
         if let Some(known) = self.lock().jobs.get_mut(&job) {
             known.unsure.retain(|it| *it != token);
+        }
+    }
+
+    /// A cancellation that was asked for at `asked` found no such job.
+    pub(crate) fn not_cancelled(&self, job: u64, (token, asked): (i64, Time)) {
+        self.not_acked(job, token);
+        let now = self.runtime.now();
+        let state = self.lock();
+        let is_there = state.jobs.get(&job).is_some_and(|known| {
+            let undone = known.acked.is_none() && known.unsure.is_empty();
+            known.is_pushed(asked, &state) && undone
+        });
+        let exact = !state.is_lost((asked, now));
+        drop(state);
+        if is_there && exact {
+            let what = format!("job {job}, asked at {asked:?}");
+            self.runtime.violate("what is there can be cancelled", what);
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod jobs;
 mod numbers;
+mod results;
 mod runs;
 mod turns;
 
@@ -11,17 +12,18 @@ use std::time::Duration;
 
 use lockapi::limit::Quota;
 use lockapi::{Error, ErrorKind};
+use rangemap::RangeInclusiveSet;
 
 use crate::plan::{Fault, Plan};
 use crate::runtime::{ProgramId, Runtime, Time};
 pub(crate) use jobs::Group;
 use jobs::Job;
+pub(crate) use numbers::Run;
+use results::{Drains, Results};
 pub(crate) use runs::Delivered;
 use runs::Runs;
 use turns::Turns;
 
-/// After so long a process knows that a session has ended, where nothing holds up what it is told.
-const TOLD: Duration = Duration::from_millis(10);
 /// After so long whoever has lost a session lock knows, if it runs.
 const KNOWN: Duration = Duration::from_secs(30);
 
@@ -97,9 +99,15 @@ struct State {
     groups: BTreeMap<(&'static str, &'static str), Vec<u64>>,
     /// The runs of each recurring task.
     runs: BTreeMap<&'static str, Runs>,
+    /// The results of jobs that have some.
+    results: BTreeMap<u64, Results>,
+    /// Of their queue.
+    drains: Drains,
     /// Nanoseconds at which a permit was taken, and of which quota.
     permits: BTreeMap<String, Vec<(i64, Quota)>>,
-    ids: BTreeMap<&'static str, BTreeSet<i64>>,
+    ids: BTreeMap<&'static str, RangeInclusiveSet<i64>>,
+    /// How many they are.
+    ids_drawn: u64,
     /// Of each worker number the ids in the order in which they were known, with the highest up to there.
     ids_of_workers: BTreeMap<u64, Vec<(Time, i64)>>,
     /// When the standby of a fail-over received the last, and when it took over.
@@ -121,6 +129,11 @@ impl State {
         let mut all = self.fail_overs.iter();
         all.any(|(cut, over)| sent <= *over && answered >= *cut)
     }
+
+    /// Whether the server may have forgotten that somebody has a job, or for how long.
+    fn may_forget(&self, runtime: &Runtime, hold: &Hold) -> bool {
+        self.is_lost((hold.given.0, runtime.now()))
+    }
 }
 
 /// A history; clones are one and the same.
@@ -131,6 +144,8 @@ pub(crate) struct History {
     runtime: Runtime,
     /// Whether nothing can fail, so that nothing may.
     flawless: bool,
+    /// And whether whoever asks waits for the answer.
+    tells_all: bool,
     /// Whether processes may be without a thread.
     blocked: bool,
     /// And whether nobody is held up.
@@ -145,8 +160,6 @@ pub(crate) struct History {
     stepped: bool,
     /// Whether another server may take over.
     replaced: bool,
-    /// How long after its end a session may still hand over what it had.
-    handed_over: Duration,
 }
 
 /// An entry that ends when it is dropped.
@@ -173,20 +186,12 @@ impl Drop for Entry {
 
 impl History {
     pub(crate) fn new(runtime: &Runtime, plan: &Plan) -> Self {
-        let slow = [
-            Fault::Delay,
-            Fault::Partition,
-            Fault::Stop,
-            Fault::Block,
-            Fault::Silence,
-            Fault::Hush,
-        ];
-        let is_slow = slow.iter().any(|fault| plan.has(*fault));
         let undisturbed = plan.has_only(&[]) && !plan.has(Fault::Block) && !plan.polls;
         Self {
             state: Arc::default(),
             runtime: runtime.clone(),
             flawless: plan.has_only(&[]),
+            tells_all: plan.has_only(&[]) && !plan.has(Fault::Leave) && !plan.has(Fault::Waker),
             undisturbed,
             in_order: undisturbed && !plan.has(Fault::Waker),
             sessions_last: plan.has_only(&[Fault::Unreachable]),
@@ -195,7 +200,6 @@ impl History {
             blocked: plan.has(Fault::Block),
             stepped: plan.has(Fault::Step),
             replaced: plan.has(Fault::FailOver) || plan.has(Fault::Promote),
-            handed_over: if is_slow { KNOWN } else { TOLD },
         }
     }
 
@@ -212,6 +216,11 @@ impl History {
     /// Something was answered.
     pub(crate) fn answered(&self, what: &'static str) {
         *self.lock().answers.entry(what).or_default() += 1;
+    }
+
+    /// How many ids were drawn.
+    pub(crate) fn ids(&self) -> u64 {
+        self.lock().ids_drawn
     }
 
     /// Something failed.
@@ -335,7 +344,7 @@ impl History {
         let room = part.most - part.takes;
         // Those of processes of which no session has ended since they were granted, nor so shortly before that the process
         // may have shared it or handed it over without knowing.
-        let since = |asked: Time| asked.saturating_sub(self.handed_over);
+        let since = |asked: Time| asked.saturating_sub(KNOWN);
         let lasting = place.open.values().filter(|hold| {
             let has_lost = self
                 .runtime
@@ -434,20 +443,22 @@ impl History {
             return;
         }
         let state = self.lock();
-        let both = |open: &BTreeMap<u64, Hold>| {
+        let both = |open: &BTreeMap<u64, Hold>, forgets: bool| {
             let held = open.values().filter(|hold| hold.is_held(&self.runtime));
+            // What a server does not know of it may have given to another.
+            let held = held.filter(|hold| !forgets || !state.may_forget(&self.runtime, hold));
             let held: Vec<_> = held.map(|hold| (hold.program, hold.token)).collect();
             let is_of = held.iter().any(|(of, _)| *of == program);
             (is_of && held.len() > 1).then_some(held)
         };
         let places = state.places.iter();
         let places = places.filter(|((kind, _), place)| place.most == 1 && !is_session(kind));
-        let mut twice = places.filter_map(|(name, place)| Some((name, both(&place.open)?)));
+        let mut twice = places.filter_map(|(name, place)| Some((name, both(&place.open, false)?)));
         let twice = twice
             .next()
             .map(|(name, held)| format!("{name:?}: {held:?} go on"));
-        let jobs = state.jobs.iter().filter(|_| state.fail_overs.is_empty());
-        let mut jobs = jobs.filter_map(|(job, known)| Some((job, both(&known.open)?)));
+        let jobs = state.jobs.iter();
+        let mut jobs = jobs.filter_map(|(job, known)| Some((job, both(&known.open, true)?)));
         let job = jobs
             .next()
             .map(|(job, held)| format!("job {job}: {held:?} go on"));

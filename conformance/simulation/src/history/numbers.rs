@@ -1,12 +1,16 @@
 //! Permits and ids.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use lockapi::limit::{Algorithm, Quota};
 
-use super::History;
+use super::{History, State};
 use crate::runtime::Time;
+
+/// Ids that follow one another without a gap.
+pub(crate) type Run = RangeInclusive<i64>;
 
 /// A call of a limiter.
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +120,7 @@ impl History {
                 interval * i64::try_from(most).unwrap_or(i64::MAX)
             };
             let mut arrival = i64::MIN;
+            let (mut began, mut of_window) = (i64::MIN, 0);
             let mut recent = VecDeque::new();
             for (at, quota) in permits {
                 let too_many = if quota.algorithm() == Algorithm::Gcra {
@@ -127,7 +132,13 @@ impl History {
                     let period = i64::try_from(quota.period().as_nanos()).unwrap_or(i64::MAX);
                     recent.push_back(*at);
                     recent.retain(|other| *other > at.saturating_sub(period - 1_000));
-                    recent.len() as u64 > 2 * (quota.limit() + forgotten)
+                    // Where all that are permitted are told, each window begins with the first of its own.
+                    if *at >= began.saturating_add(period - 1_000) {
+                        (began, of_window) = (*at, 0);
+                    }
+                    of_window += 1;
+                    let more = self.tells_all && of_window > quota.limit();
+                    more || recent.len() as u64 > 2 * (quota.limit() + forgotten)
                 };
                 if too_many {
                     let what = format!("{key}: more than {quota:?} at {at}");
@@ -139,36 +150,45 @@ impl History {
     }
 
     /// Ids of worker numbers were drawn by a call that began at `asked`: those of one number grow, whoever has it.
-    pub(crate) fn drew_of_workers(&self, ids: &[(u64, i64)], asked: Time) {
+    pub(crate) fn drew_of_workers(&self, ids: impl IntoIterator<Item = (u64, Run)>, asked: Time) {
         // After a fail-over numbers go on ahead, while owners of before go on.
         if self.replaced {
             return;
         }
         let now = self.runtime.now();
         let mut state = self.lock();
-        for (worker, id) in ids {
-            let known = state.ids_of_workers.entry(*worker).or_default();
+        for (worker, ids) in ids {
+            let (first, last) = (*ids.start(), *ids.end());
+            let known = state.ids_of_workers.entry(worker).or_default();
             let before = known.partition_point(|(at, _)| *at < asked);
             let before = before.checked_sub(1).map(|at| known[at].1);
-            let highest = known.last().map_or(*id, |(_, last)| (*last).max(*id));
+            let highest = known.last().map_or(last, |(_, known)| last.max(*known));
             known.push((now, highest));
-            if let Some(before) = before.filter(|before| before >= id) {
-                let what = format!("number {worker}: {id} was drawn after {before}");
+            if let Some(before) = before.filter(|before| *before >= first) {
+                let what = format!("number {worker}: {first} was drawn after {before}");
                 self.runtime.violate("ids of a number grow", what);
                 break;
             }
         }
     }
 
-    pub(crate) fn drew(&self, name: &'static str, ids: impl IntoIterator<Item = i64>) {
+    pub(crate) fn drew(&self, name: &'static str, ids: impl IntoIterator<Item = Run>) {
         self.answered("id");
         let mut state = self.lock();
-        let seen = state.ids.entry(name).or_default();
-        for id in ids {
-            if !seen.insert(id) {
+        let State {
+            ids: seen,
+            ids_drawn,
+            ..
+        } = &mut *state;
+        let seen = seen.entry(name).or_default();
+        for run in ids {
+            if let Some(twice) = seen.overlapping(&run).next() {
+                let twice = run.start().max(twice.start());
                 self.runtime
-                    .violate("ids are unique", format!("{name}: {id} twice"));
+                    .violate("ids are unique", format!("{name}: {twice} twice"));
             }
+            *ids_drawn += run.end().abs_diff(*run.start()) + 1;
+            seen.insert(run);
         }
     }
 }

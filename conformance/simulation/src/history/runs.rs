@@ -11,8 +11,18 @@ use crate::runtime::{ProgramId, Time};
 /// The log counts the times that were missed up to here.
 const COUNTED: u32 = 100;
 
-/// The runs of a task by the time at which they were due: the number of the job in the queue, and here.
-pub(super) type Runs = BTreeMap<SystemTime, (i64, u64)>;
+/// The runs of a task by the time at which they were due.
+pub(super) type Runs = BTreeMap<SystemTime, Known>;
+
+/// A run that was delivered before.
+#[derive(Clone, Copy)]
+pub(super) struct Known {
+    /// The number of the job in the queue, and here.
+    job: i64,
+    number: u64,
+    /// When that delivery was made, and known.
+    given: (Time, Time),
+}
 
 /// A run that was delivered.
 pub(crate) struct Delivered {
@@ -38,29 +48,36 @@ impl History {
         let known = state.runs.get(run.task).and_then(|it| it.get(&run.due));
         let known = known.copied();
         let number = match known {
-            Some((job, number)) if job == run.job => number,
+            Some(known) if known.job == run.job => known.number,
             _ => state.add_job(now, &[], None),
         };
+        let given = known.map_or((asked, now), |known| known.given);
+        // What was fired, or ended, may be lost, and fired again.
+        let lost = state.is_lost((asked, now));
         let runs = state.runs.entry(run.task).or_default();
-        runs.insert(run.due, (run.job, number));
+        if !lost {
+            let job = run.job;
+            runs.insert(run.due, Known { job, number, given });
+        }
         let others: Vec<_> = runs
             .values()
-            .filter(|(_, other)| *other != number)
+            .filter(|other| other.number != number)
             .copied()
             .collect();
         let late = !held();
-        let jobs = others.iter().filter_map(|(job, number)| {
-            let open = state.jobs.get(number)?.open.values();
-            let mut running = open.filter(|hold| self.runtime.is_running(hold.program));
-            (running.any(|hold| !late && (hold.held)())).then_some(*job)
+        let jobs = others.iter().filter_map(|other| {
+            let open = state.jobs.get(&other.number)?.open.values();
+            let running = open.filter(|hold| self.runtime.is_running(hold.program));
+            let mut running = running.filter(|hold| !state.may_forget(&self.runtime, hold));
+            (running.any(|hold| !late && (hold.held)())).then_some(other.job)
         });
         let at_work: Vec<_> = jobs.collect();
-        // What was fired, or ended, may be lost, and fired again.
-        let exact = state.fail_overs.is_empty() && !self.stepped;
+        let exact = !self.stepped && !lost;
+        let known = known.filter(|known| exact && !state.is_lost(known.given));
         drop(state);
         let (task, due) = (run.task, run.due);
-        if let Some((job, _)) = known.filter(|(job, _)| *job != run.job && exact) {
-            let what = format!("{task} of {due:?}: {job} and {}", run.job);
+        if let Some(known) = known.filter(|known| known.job != run.job) {
+            let what = format!("{task} of {due:?}: {} and {}", known.job, run.job);
             self.runtime.violate("a due time has one job", what);
         }
         if run.is_alone && exact && !at_work.is_empty() {

@@ -67,6 +67,8 @@ pub(crate) struct Judges {
     program: Option<ProgramId>,
     /// Who got the deliveries of each job.
     issued: FxHashMap<i64, Vec<ProgramId>>,
+    /// When each delivery was made, by its token.
+    made: FxHashMap<i64, Time>,
     /// Of everything that one alone can hold: the token of the holder that has written last.
     writers: BTreeMap<(&'static str, String), i64>,
 }
@@ -141,6 +143,11 @@ impl Judges {
         self.issued.get(&job).cloned().unwrap_or_default()
     }
 
+    /// When a delivery was made.
+    pub(crate) fn made(&self, token: i64) -> Option<Time> {
+        self.made.get(&token).copied()
+    }
+
     /// A transaction was committed in which these were checked in: nobody has written after a later holder.
     pub(crate) fn wrote(&mut self, checked: Vec<CheckIn>) -> Result<(), Broken> {
         for CheckIn { of, token } in checked {
@@ -163,7 +170,7 @@ impl Judges {
         for group in self.groups.values_mut() {
             group.passed = 0;
         }
-        self.look(jobs, i64::MAX);
+        self.look(jobs, (now, i64::MAX));
         self.read_rates(jobs);
     }
 
@@ -192,7 +199,7 @@ impl Judges {
         }
         let at = self.moment(now);
         let due = turn.map(|turn| self.due(jobs, turn, at, clock));
-        let events = self.look(jobs, clock);
+        let events = self.look(jobs, (now, clock));
         if name.starts_with("queue.set_") {
             self.read_rates(jobs);
         }
@@ -221,7 +228,7 @@ impl Judges {
     }
 
     /// Notes what the jobs are now, and what has become of them.
-    fn look(&mut self, jobs: &Jobs, clock: i64) -> Events {
+    fn look(&mut self, jobs: &Jobs, (now, clock): (Time, i64)) -> Events {
         let mut events = Events::default();
         let mut there = 0;
         for sight in jobs.sights() {
@@ -234,11 +241,12 @@ impl Judges {
             };
             events.add(before, seen, clock);
             let token = |seen: Seen| seen.delivery.map(|(token, _)| token);
-            if token(seen).is_some() && before.and_then(token) != token(seen) {
-                self.issued
-                    .entry(sight.id)
-                    .or_default()
-                    .extend(self.program);
+            if let Some(issued) = token(seen)
+                && before.and_then(token) != Some(issued)
+            {
+                let of_job = self.issued.entry(sight.id).or_default();
+                of_job.extend(self.program);
+                self.made.entry(issued).or_insert(now);
             }
             self.count(before, -1);
             self.count(Some(seen), 1);

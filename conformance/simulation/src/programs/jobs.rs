@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockapi::ErrorKind;
 use lockapi::queue::{Claim, Delivery, Job, Priority, Queue};
 
-use super::{Context, asked, few, groups, limited, transactions};
+use super::{Context, asked, few, groups, limited, results, transactions};
 use crate::history::Held;
 use crate::plan::Fault;
 use crate::runtime::Time;
@@ -95,7 +95,7 @@ async fn cancel(context: &Context, queue: &dyn Queue, number: u64, id: i64) {
     context.history.ack(number, CANCELLED);
     match context.outcome(queue.cancel(vec![id])).await {
         Some(Ok(cancelled)) if cancelled.is_empty() => {
-            context.history.not_acked(number, CANCELLED);
+            context.history.not_cancelled(number, asked);
         }
         Some(Ok(_)) => context.history.acked(number, asked, Ok(())),
         Some(Err(error)) => {
@@ -182,11 +182,15 @@ pub(super) async fn finish(context: &Context, job: u64, delivery: Delivery) {
         1 => settled(context, delivery.nack("again", Duration::from_millis(100))).await,
         2 => settled(context, delivery.release()).await,
         3 => settled(context, delivery.snooze(Duration::from_millis(300))).await,
-        4 | 5 if context.plan.has_kind(transactions::KIND) => {
+        4 | 5
+            if context.plan.has_kind(transactions::KIND)
+                && delivery.queue().name() != results::QUEUE =>
+        {
             transactions::complete(context, job, &delivery).await;
         }
         _ => {
             let asked = (delivery.ticket().token, asked(context));
+            results::set(context, job, &delivery);
             context.history.ack(job, asked.0);
             match context.outcome(delivery.ack()).await {
                 Some(Ok(())) => context.history.acked(job, asked, Ok(())),
@@ -269,6 +273,7 @@ pub(super) async fn audit(context: &Context) {
     for limited in &groups::LIMITED {
         drain(context, limited.queue, QUIET).await;
     }
+    results::audit(context).await;
     few::audit(context).await;
     context.history.check_jobs(|job| {
         context.server.model(|model| {
@@ -283,7 +288,7 @@ pub(super) async fn audit(context: &Context) {
 }
 
 /// Leases of workers that were killed have to end first, and pauses, which a clock that is set makes longer.
-const QUIET: Duration = Duration::from_secs(40);
+pub(super) const QUIET: Duration = Duration::from_secs(40);
 
 /// Does all jobs of a queue, until there was none for so long.
 pub(super) async fn drain(context: &Context, queue: &str, quiet: Duration) {

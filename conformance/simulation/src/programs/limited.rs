@@ -1,10 +1,7 @@
 //! Queues whose limits change while jobs run.
 
-use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::future::select;
-use lockapi::Stop;
 use lockapi::limit::Quota;
 use lockapi::queue::{Groups, Job, JobLimit, Queue};
 
@@ -73,21 +70,7 @@ pub(super) async fn work(context: Context) {
     if !context.plan.by_workers && context.coin() {
         return jobs::work_on(&context, QUEUE).await;
     }
-    let stop = Stop::new();
-    let stopping = async {
-        while !context.is_ending() {
-            context.runtime.sleep(Duration::from_millis(500)).await;
-        }
-        takes_what_is_due(&context).await;
-        stop.stop();
-        std::future::pending::<()>().await;
-    };
-    let working = async {
-        while !stop.is_stopped() {
-            workers::work_on(&context, QUEUE, "job", &stop).await;
-        }
-    };
-    select(pin!(working), pin!(stopping)).await;
+    workers::work_until_end(&context, QUEUE, takes_what_is_due(&context)).await;
 }
 
 /// How many jobs wait, and how many run or keep the place in which they ran, as what a transaction has locked.

@@ -9,6 +9,7 @@ mod limited;
 mod locks;
 mod numbers;
 mod relays;
+mod results;
 mod schedules;
 mod transactions;
 mod waker;
@@ -74,6 +75,9 @@ const WORK: [Work; KINDS.len()] = [
     |it| Box::pin(few::run(it)),
     |it| Box::pin(relays::finder(it)),
     |it| Box::pin(transactions::run(it)),
+    |it| Box::pin(results::push(it)),
+    |it| Box::pin(results::work(it)),
+    |it| Box::pin(results::drain(it)),
 ];
 
 impl Context {

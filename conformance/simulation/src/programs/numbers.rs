@@ -2,10 +2,11 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use lockapi::id::{Id, IdOptions, Layout};
+use lockapi::id::{Id, IdOptions, Layout, MAX_BATCH};
 use lockapi::limit::{Decision, PermitRequest, Policy, Quota};
 
 use super::{Context, asked};
+use crate::history::Run;
 
 /// Five at once, then one in 200 ms.
 const QUOTA: Quota = Quota::per_second(5);
@@ -117,9 +118,10 @@ pub(super) async fn ids(context: Context) {
         opened.expect("options")
     };
     let mut snowflakes = open();
+    let most = if context.plan.ids { MAX_BATCH } else { 10 };
     let blocks = context
         .backend()
-        .id_gen("blocks", IdOptions::blocks(10))
+        .id_gen("blocks", IdOptions::blocks(most))
         .expect("options");
     while !context.is_ending() {
         let (name, ids) = if context.coin() {
@@ -127,21 +129,21 @@ pub(super) async fn ids(context: Context) {
         } else {
             ("blocks", &blocks)
         };
-        let count = context.runtime.draw(|random| random.u64(1..=10));
+        let count = context.runtime.draw(|random| random.u64(1..=most));
         let began = asked(&context);
         if let Some(drawn) = context.call(ids.batch(count)).await {
-            let drawn: Vec<_> = drawn.collect();
+            let drawn = runs(drawn);
             if name == "flakes" {
-                let of = |id: &Id| {
-                    (
-                        u64::from(Layout::default().decode(*id).worker),
-                        i64::from(*id),
-                    )
+                let worker = |run: &Run| {
+                    let first = Id::try_from(*run.start()).expect("an id");
+                    Layout::default().decode(first).worker
                 };
-                let ids: Vec<_> = drawn.iter().map(of).collect();
-                context.history.drew_of_workers(&ids, began);
+                let of_workers = drawn
+                    .iter()
+                    .map(|run| (u64::from(worker(run)), run.clone()));
+                context.history.drew_of_workers(of_workers, began);
             }
-            context.history.drew(name, drawn.into_iter().map(i64::from));
+            context.history.drew(name, drawn);
         }
         // Its number goes to the next.
         if context.runtime.happens(0.1) {
@@ -149,8 +151,22 @@ pub(super) async fn ids(context: Context) {
             context.rest(Duration::from_millis(100)).await;
             snowflakes = open();
         }
-        context.rest(Duration::from_millis(500)).await;
+        if !context.plan.ids {
+            context.rest(Duration::from_millis(500)).await;
+        }
     }
+}
+
+/// Those that follow one another together.
+fn runs(ids: impl Iterator<Item = Id>) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for id in ids.map(i64::from) {
+        match runs.last_mut() {
+            Some(last) if last.end().checked_add(1) == Some(id) => *last = *last.start()..=id,
+            _ => runs.push(id..=id),
+        }
+    }
+    runs
 }
 
 /// Limits hold, and have recovered.
@@ -174,7 +190,7 @@ pub(super) async fn audit(context: &Context) {
         .id_gen("flakes", IdOptions::default())
         .expect("options");
     match ids.next().await {
-        Ok(id) => context.history.drew("flakes", [i64::from(id)]),
+        Ok(id) => context.history.drew("flakes", runs([id].into_iter())),
         Err(error) => context
             .runtime
             .violate("all can be had in the end", format!("id: {error:?}")),

@@ -1,14 +1,16 @@
 //! Workers, whose handlers fail in all ways.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use lockapi::Stop;
 use lockapi::queue::{Job, Unhandled};
 use lockapi::worker::{self, Failed, Observe, Worker, WorkerOptions};
 
-use super::{Context, jobs, transactions};
+use super::{Context, jobs, results, transactions};
 use crate::history::Entry;
 use crate::runtime::Time;
 
@@ -134,10 +136,10 @@ pub(super) async fn run(context: Context) {
             stop.stop();
             std::future::pending::<()>().await;
         };
-        let stopping = std::pin::pin!(stopping);
-        let working = std::pin::pin!(context.outcome(work.run(&stop)));
-        let ran = futures_util::future::select(working, stopping).await;
-        if let futures_util::future::Either::Left((Some(Err(error)), _)) = ran {
+        let stopping = pin!(stopping);
+        let working = pin!(context.outcome(work.run(&stop)));
+        let ran = select(working, stopping).await;
+        if let Either::Left((Some(Err(error)), _)) = ran {
             context.history.failed(&error);
         }
     }
@@ -164,6 +166,25 @@ pub(super) async fn work_on(context: &Context, queue: &str, name: &'static str, 
         context.history.failed(&error);
         context.rest(Duration::from_millis(100)).await;
     }
+}
+
+/// The same until the tasks are to end, and until `last` is over.
+pub(super) async fn work_until_end(context: &Context, queue: &str, last: impl Future<Output = ()>) {
+    let stop = Stop::new();
+    let stopping = async {
+        while !context.is_ending() {
+            context.runtime.sleep(Duration::from_millis(500)).await;
+        }
+        last.await;
+        stop.stop();
+        std::future::pending::<()>().await;
+    };
+    let working = async {
+        while !stop.is_stopped() {
+            work_on(context, queue, "job", &stop).await;
+        }
+    };
+    select(pin!(working), pin!(stopping)).await;
 }
 
 /// Some of them panic.
@@ -228,10 +249,10 @@ fn began(context: &Context, job: u64, cx: &worker::Context) -> Option<Entry> {
     let delivery = Arc::downgrade(cx.delivery());
     let held = move || delivery.upgrade().is_some_and(|it| !it.is_lost());
     let token = cx.delivery().ticket().token;
-    // When it was claimed is not known.
-    let (program, asked) = (context.program, (token, Time::ZERO));
+    // When the worker asked for it is not known.
+    let made = context.server.made(token).unwrap_or(Time::ZERO);
     let history = &context.history;
-    history.delivered(job, program, asked, Arc::new(held))
+    history.delivered(job, context.program, (token, made), Arc::new(held))
 }
 
 /// Keeps no place for long.
@@ -248,6 +269,7 @@ async fn handle_soon(
     if context.runtime.happens(0.1) {
         return Err(Failed::retry("again"));
     }
+    results::set(&context, job, cx.delivery());
     context.history.ack(job, cx.delivery().ticket().token);
     Ok(())
 }

@@ -90,6 +90,7 @@ struct Running {
     number: u64,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is of its own")]
 struct Session {
     program: ProgramId,
     /// No message comes before one that was sent earlier.
@@ -101,6 +102,8 @@ struct Session {
     notifications: Option<mpsc::UnboundedSender<String>>,
     /// What is sent to it is not delivered any more.
     silent: bool,
+    /// Whether it was to lock something.
+    locks: bool,
     /// How long its statements wait for a row; zero is without an end.
     lock_timeout: Duration,
     /// Its transaction has failed, and is to be rolled back.
@@ -362,6 +365,11 @@ impl Server {
             .into_iter()
             .filter(|it| self.runtime.was_disturbed(*it));
         disturbed.count() as u64
+    }
+
+    /// When a delivery was made.
+    pub(crate) fn made(&self, token: i64) -> Option<Time> {
+        self.lock().judges.made(token)
     }
 
     /// The jobs that have not ended, and the time of the server.

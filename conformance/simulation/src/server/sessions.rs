@@ -81,6 +81,7 @@ impl Server {
             abandoned: false,
             notifications: None,
             silent: false,
+            locks: false,
             lock_timeout: Duration::ZERO,
             failed: false,
             checked: Vec::new(),
@@ -258,6 +259,7 @@ impl Server {
             it.running = Some(running);
             return;
         };
+        it.locks |= statement.request.name().starts_with("mutex.");
         let is_in = model.is_in_transaction(session);
         if is_in && transactions::holds(&rows) {
             it.checked.extend(statement.checks.clone());
@@ -380,7 +382,9 @@ impl Server {
         let Some(it) = state.sessions.get_mut(&session) else {
             return;
         };
-        self.runtime.session_ended(it.program);
+        if it.locks {
+            self.runtime.session_ended(it.program);
+        }
         // What was sent before arrives before.
         let at = it.next_arrival.max(now + found);
         it.notifications = None;
@@ -407,7 +411,9 @@ impl Server {
         let Some(mut it) = state.sessions.remove(&session) else {
             return;
         };
-        self.runtime.session_ended(it.program);
+        if it.locks {
+            self.runtime.session_ended(it.program);
+        }
         state.model.end_session(session);
         drop(state);
         if let Some(running) = it.running.take()
