@@ -33,7 +33,7 @@ Usage: make torture ARGS='[options]'
     -h, --help         this text
 
 Exit status: 0 when nothing was violated and every kind of fault had an effect, 1 otherwise, 2 for bad
-arguments, 3 when the server or the programs could not be run, 4 when nothing was violated in a round of
+arguments, 3 when the server or the programs could not be run or no fault can be applied, 4 when nothing was violated in a round of
 `quiet` on a machine that was too busy.
 ";
 

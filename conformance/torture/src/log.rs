@@ -48,7 +48,7 @@ pub(crate) enum How {
 pub(crate) enum Paused {
     No,
     UntilResumed,
-    ForATime,
+    ForMillis(u64),
 }
 
 /// What a program asks for.

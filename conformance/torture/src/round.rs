@@ -28,8 +28,9 @@ const CALM: Duration = Duration::from_secs(6);
 /// How often the server is asked something in the calm, and how long it may take on a machine that has time.
 const PROBE: Duration = Duration::from_millis(100);
 const BUSY: Duration = Duration::from_millis(300);
-/// Within these times the queues drain, and programs end.
+/// Within these times the queues drain, and programs end. Programs that replaced others have pushed more.
 const DRAIN: Duration = Duration::from_mins(1);
+const DRAIN_A_JOB: Duration = Duration::from_millis(100);
 const END: Duration = Duration::from_secs(40);
 /// Within this time a program is granted everything while the others rest.
 const TURN: Duration = Duration::from_secs(20);
@@ -45,6 +46,16 @@ pub(crate) fn run(settings: &Settings, seed: u64, screen: &Screen) -> Result<Ver
             fault,
             "this seed leaves it out, there is no time".to_owned(),
         ));
+    }
+    if faults.is_empty() && settings.control != Some(Control::Quiet) {
+        let reasons = missing.iter();
+        let reasons: Vec<_> = reasons
+            .map(|(fault, reason)| format!("{}: {reason}", fault.name()))
+            .collect();
+        let reasons = reasons.join("; ");
+        let message =
+            format!("no fault can be applied ({reasons}); without faults is `--control quiet`");
+        return Err(message.into());
     }
     screen.line(&format!(
         "Seed {seed}: {} programs and two with plain SQL, {} kinds of faults, {} s{}",
@@ -212,7 +223,8 @@ fn finish(
     let patience = |time: Duration| if is_quick { time } else { time * SLOWER };
     crew.tell(Phase::Drain);
     let from = Instant::now();
-    let left = audit::drained(&mut client, patience(DRAIN))?;
+    let jobs = u32::try_from(audit::jobs(&mut client)?)?;
+    let left = audit::drained(&mut client, patience(DRAIN + DRAIN_A_JOB * jobs))?;
     screen.event(&format!(
         "queues {} in {:.1} s",
         if left.is_none() {
@@ -246,8 +258,8 @@ fn finish(
     }
     // Its sessions are those of no program.
     conductor.close_pooler()?;
-    violations.extend(audit::left(&mut client)?);
-    violations.extend(audit::all_can_be_had(server));
+    violations.extend(audit::left(&mut client, patience(audit::LEFT))?);
+    violations.extend(audit::all_can_be_had(server, is_quick));
     let recovery = u64::try_from(RECOVERY.as_nanos()).unwrap_or(12 * SECOND);
     Ok(History {
         tables: Tables::read(&mut client)?,

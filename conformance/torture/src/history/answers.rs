@@ -86,6 +86,15 @@ fn is_locked(op: &Op, kind: &str, message: &str) -> bool {
 /// competes with nobody.
 fn starved(history: &History, served: &BTreeMap<usize, BTreeSet<&str>>) -> Vec<Violation> {
     let mut asked: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
+    // Permits of limits and ids all of them ask for, again and again.
+    for (number, program) in history.programs.iter().enumerate() {
+        let is_there = program.begun < history.calm.0
+            && program.ended.is_none_or(|ended| ended >= history.end)
+            && history.end > history.calm.1;
+        if is_there && program.role != Role::Plain {
+            asked.entry(number).or_default().extend(["limit", "ids"]);
+        }
+    }
     for call in &history.calls {
         let begun = history.programs[call.program].begun < history.calm.0;
         let wanted = matches!(call.op, Op::Push { .. } | Op::Check { .. } | Op::Ids { .. });

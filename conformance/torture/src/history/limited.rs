@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::numbers::{Rate, excess};
+use super::results::is_real;
 use super::{Call, History, Violation, time};
 use crate::log::{Answer, Claimed, Nanos, Op, Paused, SECOND};
 use crate::plan::Fault;
@@ -217,7 +218,7 @@ fn holds<'a>(
     let mut cancelled: HashMap<i64, Nanos> = HashMap::new();
     for call in &history.calls {
         if let Op::Cancel { job } = &call.op
-            && call.may_be_done()
+            && is_real(history, call)
         {
             let at = cancelled.entry(*job).or_insert(call.asked);
             *at = call.asked.min(*at);
@@ -328,14 +329,17 @@ fn describe(history: &History, hold: &Hold<'_>) -> String {
     )
 }
 
+/// How the jobs of a name were set, and when that was asked for.
+type Pauses = Vec<Change<(Paused, Nanos)>>;
+
 /// No job is claimed whose name is paused then.
 fn paused(history: &History, found: &HashMap<usize, Nanos>) -> Vec<Violation> {
-    let mut changes: BTreeMap<(&str, &str), Vec<Change<Paused>>> = BTreeMap::new();
+    let mut changes: BTreeMap<(&str, &str), Pauses> = BTreeMap::new();
     for call in &history.calls {
         if let Op::Pause { queue, name, how } = &call.op {
             let of = changes.entry((queue, name));
-            let of = of.or_insert_with(|| vec![Change::initial(Paused::No)]);
-            of.extend(Change::new(history, call, *how));
+            let of = of.or_insert_with(|| vec![Change::initial((Paused::No, 0))]);
+            of.extend(Change::new(history, call, (*how, call.asked)));
         }
     }
     let mut violations = Vec::new();
@@ -351,7 +355,15 @@ fn paused(history: &History, found: &HashMap<usize, Nanos>) -> Vec<Violation> {
                 continue;
             };
             let possible = possible(changes, from, *at);
-            if possible.iter().all(|how| *how == Paused::UntilResumed) {
+            let is_paused = |(how, asked): &(Paused, Nanos)| match how {
+                Paused::No => false,
+                Paused::UntilResumed => true,
+                // By the server's clock.
+                Paused::ForMillis(time) => {
+                    *at < asked + time * 1_000_000 && !history.clock_was_set(*asked, *at)
+                }
+            };
+            if possible.iter().all(is_paused) {
                 let (name, at) = (history.name(call.program), time(history, *at));
                 let what = format!("{} of {queue} by {name} until {at}", job.job);
                 violations.push(Violation::new("what is paused does not begin", what));

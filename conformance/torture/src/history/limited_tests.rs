@@ -123,8 +123,42 @@ fn places_of_cancelled_jobs() {
         of(&history)
     };
     assert_eq!(cancelled(Answer::Done), NONE);
-    assert_eq!(cancelled(Answer::Nothing), MORE);
+    let nothing = cancelled(Answer::Nothing);
+    assert_eq!(nothing, [MORE[0], "what is there can be cancelled"]);
     assert_eq!(cancelled(refused()), MORE);
+    // The archive tells that it was none.
+    assert_eq!(cancelled(unknown()), MORE);
+}
+
+fn unknown() -> Answer {
+    Answer::Failed {
+        what: Failed::Unknown,
+        kind: "Indeterminate".to_owned(),
+        message: String::new(),
+    }
+}
+
+#[test]
+fn what_is_there_can_be_cancelled() {
+    let cancelled = |pushed, more: Vec<Call>| {
+        let mut calls = vec![
+            push(16, LIMITED, None, pushed),
+            call(0, Op::Cancel { job: 16 }, (5, 6), Answer::Nothing),
+        ];
+        calls.extend(more);
+        limits(calls)
+    };
+    let acked = |at, answer| {
+        let claimed = claim(16, LIMITED, (3, 3, 4));
+        vec![claimed, settle(16, How::Ack, at, answer)]
+    };
+    let broken = ["what is there can be cancelled"];
+    assert_eq!(cancelled((1, 2), vec![]), broken);
+    assert_eq!(cancelled((4, 7), vec![]), NONE);
+    assert_eq!(cancelled((1, 2), acked((7, 8), Answer::Done)), broken);
+    assert_eq!(cancelled((1, 2), acked((4, 8), Answer::Done)), NONE);
+    assert_eq!(cancelled((1, 2), acked((4, 5), refused())), broken);
+    assert_eq!(cancelled((1, 2), acked((4, 5), unknown())), NONE);
 }
 
 /// A job whose cancellation found nothing is not excused by it; one whose cancellation is not known is, if it is in the archive.
@@ -136,37 +170,37 @@ fn cancellations_that_found_nothing() {
         history.tables.cancelled.extend(there.then_some(1));
         broken(&history)
     };
-    let unknown = || Answer::Failed {
-        what: Failed::Unknown,
-        kind: "Indeterminate".to_owned(),
-        message: String::new(),
-    };
+    const THERE: &str = "what is there can be cancelled";
     assert_eq!(pushed(unknown(), true), NONE);
     assert_eq!(pushed(unknown(), false), ["no job is lost"]);
-    assert_eq!(pushed(Answer::Nothing, false), ["no job is lost"]);
-    let ordered = |answer| {
-        limits(vec![
+    assert_eq!(pushed(Answer::Nothing, false), ["no job is lost", THERE]);
+    let with = |calls: Vec<Call>, there: bool| {
+        let mut history = history(calls);
+        history.tables.cancelled.extend(there.then_some(1));
+        of(&history)
+    };
+    let ordered = |answer, there| {
+        let calls = vec![
             push(1, ORDERED, Some("a"), (1, 2)),
             push(2, ORDERED, Some("a"), (3, 4)),
             call(0, Op::Cancel { job: 1 }, (5, 6), answer),
             claim(2, ORDERED, (7, 8, 9)),
-        ])
+        ];
+        with(calls, there)
     };
-    assert_eq!(ordered(unknown()), NONE);
-    assert_eq!(
-        ordered(Answer::Nothing),
-        ["jobs of an ordered group have an order"]
-    );
-    let told = |answer| {
+    const ORDER: &str = "jobs of an ordered group have an order";
+    assert_eq!(ordered(unknown(), true), NONE);
+    assert_eq!(ordered(unknown(), false), [ORDER]);
+    assert_eq!(ordered(Answer::Nothing, false), [ORDER, THERE]);
+    let told = |answer, there| {
         let told = call(0, Op::Result { job: 1, wait: 0 }, (8, 9), Answer::Cancelled);
         let cancel = call(0, Op::Cancel { job: 1 }, (5, 6), answer);
-        limits(vec![push(1, RATED, None, (1, 2)), cancel, told])
+        with(vec![push(1, RATED, None, (1, 2)), cancel, told], there)
     };
-    assert_eq!(told(unknown()), NONE);
-    assert_eq!(
-        told(Answer::Nothing),
-        ["what is cancelled was cancelled by somebody"]
-    );
+    const BY: &str = "what is cancelled was cancelled by somebody";
+    assert_eq!(told(unknown(), true), NONE);
+    assert_eq!(told(unknown(), false), [BY]);
+    assert_eq!(told(Answer::Nothing, false), [BY, THERE]);
 }
 
 #[test]
@@ -228,7 +262,9 @@ fn names() {
         claimed(vec![paused(Paused::UntilResumed, (10, 11))]),
         broken
     );
-    assert_eq!(claimed(vec![paused(Paused::ForATime, (10, 11))]), NONE);
+    let until = |millis| claimed(vec![paused(Paused::ForMillis(millis), (10, 11))]);
+    assert_eq!(until(11_001), broken);
+    assert_eq!(until(10_999), NONE);
     assert_eq!(claimed(vec![paused(Paused::UntilResumed, (19, 21))]), NONE);
     let resumed = paused(Paused::No, (12, 13));
     let both = vec![paused(Paused::UntilResumed, (10, 11)), resumed];
@@ -328,7 +364,13 @@ fn results() {
     let asked = |answer| call(0, Op::Result { job: 3, wait: 0 }, (8, 9), answer);
     let wrong = ["a job has the result of the delivery that completed it"];
     assert_eq!(checked(vec![asked(Answer::Number(3))], &[(1003, 3)]), NONE);
-    assert_eq!(checked(vec![asked(Answer::Nothing)], &[(1003, 3)]), NONE);
+    assert_eq!(checked(vec![asked(Answer::Nothing)], &[(1003, 3)]), wrong);
+    let waited = |times| {
+        let asked = call(0, Op::Result { job: 3, wait: 4000 }, times, Answer::Nothing);
+        checked(vec![asked], &[(1003, 3)])
+    };
+    assert_eq!(waited((5, 9)), wrong);
+    assert_eq!(waited((2, 6)), NONE);
     // What was refused is repeated.
     let again = settle(3, How::Ack, (5, 6), refused());
     assert_eq!(checked(vec![again], &[(1003, 3)]), NONE);

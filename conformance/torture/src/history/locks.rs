@@ -120,11 +120,21 @@ fn is_definite(history: &History, kind: Kind, earlier: &Hold<'_>, later: &Hold<'
         let program = hold.call.program;
         history.may_have_ended(program, hold.since, later.from)
     };
-    let may_be = (!plain(earlier) && ended(earlier)) || ended(later);
-    let overlap = earlier.to.min(later.to) - later.from;
-    let stopped = history.stopped(earlier.call.program, later.from, earlier.to);
-    let known = overlap.saturating_sub(stopped) > KNOWN;
-    !may_be || known || earlier.from > history.calm.1
+    // What a plain client counted it counted in a session that was there.
+    let counted = plain(later) && later.to > later.from;
+    let may_be = (!plain(earlier) && ended(earlier), ended(later) && !counted);
+    // For how long who runs has believed so.
+    let believed = |hold: &Hold<'_>| {
+        let stopped = history.stopped(hold.call.program, later.from, hold.to);
+        (hold.to - later.from).saturating_sub(stopped)
+    };
+    let believed = match may_be {
+        (false, false) => return true,
+        (true, false) => believed(earlier),
+        (false, true) => believed(later),
+        (true, true) => believed(earlier).min(believed(later)),
+    };
+    believed > KNOWN || earlier.from > history.calm.1
 }
 
 /// Whether a mutex may have been granted in a session that had ended, which whoever has it is told soon. No write under it is

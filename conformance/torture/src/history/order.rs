@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::results::is_real;
 use super::{History, Violation, time};
 use crate::log::{Answer, How, Nanos, Op};
 use crate::programs::limited::ORDERED;
@@ -48,10 +49,8 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
                 job,
                 how: How::Ack | How::AckIn,
                 ..
-            }
-            | Op::Cancel { job }
-                if call.may_be_done() =>
-            {
+            } if call.may_be_done() => earliest(&mut ends, *job, call.asked),
+            Op::Cancel { job } if is_real(history, call) => {
                 earliest(&mut ends, *job, call.asked);
             }
             _ => {}

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::{Call, History, Violation, time};
-use crate::log::{Answer, How, Op};
+use crate::log::{Answer, How, Nanos, Op, SECOND};
 use crate::programs::limited::{has_result, is_limited};
 
 /// What is known of a job.
@@ -12,10 +12,43 @@ struct Job<'a> {
     limited: bool,
     /// What the library calls it.
     id: Option<i64>,
+    /// When its push was answered.
+    pushed: Option<Nanos>,
     acks: Vec<(i64, &'a Call)>,
     results: Vec<&'a Call>,
     cancels: Vec<&'a Call>,
     claims: Vec<&'a Call>,
+}
+
+/// By so much earlier than it has to a caller may look for the last time.
+const EARLY: Nanos = SECOND / 10;
+
+impl Job<'_> {
+    /// Whether it was known to be done before whoever asked for its result had to look for the last time.
+    fn is_acked_before(&self, asks: &Call) -> bool {
+        let wait = asks.op.wait() * 1_000_000;
+        let last = asks.asked + wait.saturating_sub(EARLY);
+        let mut acked = self.acks.iter().filter_map(|(_, ack)| ack.done());
+        acked.any(|at| at < last)
+    }
+
+    /// Whether it was there while this call was under way: pushed before, and not ended by then.
+    fn is_there(&self, history: &History, call: &Call) -> bool {
+        let answered = call.answer.as_ref().map_or(Nanos::MAX, |(at, _)| *at);
+        let ends = |other: &Call| other.may_be_done() && other.asked <= answered;
+        let acked = self.acks.iter().any(|(_, ack)| ends(ack));
+        let mut cancels = self.cancels.iter();
+        let cancelled = cancels.any(|other| ends(other) && is_real(history, other));
+        self.pushed.is_some_and(|at| at < call.asked) && !acked && !cancelled
+    }
+}
+
+/// Whether a cancellation may have happened: of those that are not known, the archive tells.
+pub(super) fn is_real(history: &History, cancel: &Call) -> bool {
+    let Op::Cancel { job } = &cancel.op else {
+        return false;
+    };
+    cancel.done().is_some() || cancel.may_be_done() && history.tables.cancelled.contains(job)
 }
 
 pub(super) fn check(history: &History) -> Vec<Violation> {
@@ -25,6 +58,7 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
             Op::Push { job, queue, .. } => {
                 let of = jobs.entry(*job).or_default();
                 of.limited = is_limited(queue);
+                of.pushed = call.done();
                 if let Some((_, Answer::Number(id))) = &call.answer
                     && !matches!(call.op, Op::Push { inside: true, .. })
                 {
@@ -95,9 +129,13 @@ fn result(
                 let what = format!("{by} got {token} at {at}, and it is {stored:?}");
                 violate(PROMISE, what);
             }
-            Answer::Cancelled if !job.cancels.iter().any(|it| it.may_be_done()) => {
+            Answer::Cancelled if !history.tables.cancelled.contains(&number) => {
                 let what = format!("{by} was told at {at} that it was cancelled");
                 violate("what is cancelled was cancelled by somebody", what);
+            }
+            Answer::Nothing if job.is_acked_before(call) => {
+                let what = format!("{by} was told at {at} that it has not ended");
+                violate(PROMISE, what);
             }
             Answer::Done => {
                 let what = format!("{by} was told at {at} that it has no result");
@@ -118,6 +156,15 @@ fn cancelled(
     let done: Vec<_> = job.cancels.iter().filter_map(|it| it.done()).collect();
     if !done.is_empty() && !there {
         violate("what is confirmed lasts", "it is not cancelled".to_owned());
+    }
+    let found_nothing = |call: &&&Call| matches!(call.answer, Some((_, Answer::Nothing)));
+    let mut found_nothing = job.cancels.iter().filter(found_nothing);
+    if let Some(call) = found_nothing.find(|call| job.is_there(history, call)) {
+        let (by, at) = (history.name(call.program), time(history, call.asked));
+        violate(
+            "what is there can be cancelled",
+            format!("{by} found nothing at {at}"),
+        );
     }
     if done.len() > 1 {
         violate("a job is cancelled once", format!("{:?}", job.cancels));

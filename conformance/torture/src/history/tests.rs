@@ -22,7 +22,7 @@ pub(super) fn history(calls: impl IntoIterator<Item = Call>) -> History {
         log: PathBuf::new(),
         errors: PathBuf::new(),
         begun: 0,
-        ended: Some(1000 * SECOND),
+        ended: Some(999 * SECOND),
         stops: Vec::new(),
     };
     History {
@@ -196,6 +196,31 @@ fn exclusion_by_sessions() {
     for harmless in [Fault::Kill, Fault::Cancel, Fault::Vacuum, Fault::Clock] {
         assert_eq!(ended(harmless, (13, 14), None), wrong);
     }
+    // One that is still believed in although another may have ended.
+    let long = |to| {
+        let (one, other) = (
+            hold(0, Kind::Mutex, 1 << 10, (12, to)),
+            hold(1, Kind::Mutex, 2 << 10, (16, 17)),
+        );
+        let mut history = history([one, other]);
+        history.applied = vec![applied(Fault::CutAfter, (13, 14), Some(0))];
+        broken(&history)
+    };
+    assert_eq!(long(30), [""; 0]);
+    assert_eq!(long(32), wrong);
+    // A plain client that has counted did so in a session that was there.
+    let counted = |to| {
+        let calls = [
+            hold(0, Kind::Mutex, 1 << 10, (500, 504)),
+            hold(1, Kind::Mutex, 0, (502, to)),
+        ];
+        let mut history = history(calls);
+        history.programs[1].role = Role::Plain;
+        history.applied = vec![applied(Fault::Settings, (3, 5), None)];
+        broken(&history)
+    };
+    assert_eq!(counted(502), [""; 0]);
+    assert_eq!(counted(504), wrong);
     // What was held back came later.
     let frozen = |place| {
         let faults = [
@@ -374,6 +399,29 @@ fn generated() {
     assert_eq!(broken(&twice), ["ids are unique"]);
     let falling = history([ids(0, &[2, 1])]);
     assert_eq!(broken(&falling), ["ids of a generator grow"]);
+}
+
+/// Whoever is there until the end got permits and ids in the calm.
+#[test]
+fn whoever_asks_for_nothing_is_not_served() {
+    let served = |calls: Vec<Call>, ended| {
+        let mut history = history(calls);
+        (history.calm, history.end) = ((2 * SECOND, 3 * SECOND), 30 * SECOND);
+        for program in &mut history.programs {
+            program.ended = ended;
+        }
+        history.programs[1].role = Role::Plain;
+        broken(&history)
+    };
+    let starved = "everybody is served in the end";
+    assert_eq!(served(vec![], None), [starved]);
+    assert_eq!(served(vec![], Some(20 * SECOND)), [""; 0]);
+    let drawn = |at| Call {
+        answer: Some((at * SECOND, Answer::Ids(vec![1]))),
+        ..ids(0, &[1])
+    };
+    assert_eq!(served(vec![drawn(5), check(1)], None), [starved]);
+    assert_eq!(served(vec![drawn(5), check(5)], None), [""; 0]);
 }
 
 #[test]

@@ -11,6 +11,9 @@ use super::{Context, KEYS, PERMITS, TTL, Transacted, before, pick, rest};
 use crate::args::Control;
 use crate::log::{Answer, Kind, Op};
 
+/// For how long some hold a mutex without a write that would tell them.
+const ALONE: Duration = Duration::from_secs(20);
+
 /// A guard of any kind.
 #[async_trait]
 trait Guard: Send + Sync {
@@ -84,9 +87,12 @@ async fn hold<G: Guard + 'static>(
     let unchecked = context.is_control(Control::Unchecked);
     // Some hold a lease for longer than its time to live: until they lose it, where they do not renew it.
     let long = kind != Kind::Mutex && fastrand::u8(..12) == 0;
-    let until = before() + u64::try_from(TTL.as_nanos() * 5 / 4).unwrap_or(0);
+    // And a mutex for so long that they would have to know by themselves that they have lost it.
+    let alone = kind == Kind::Mutex && fastrand::u8(..40) == 0;
+    let time = if alone { ALONE } else { TTL * 5 / 4 };
+    let until = before() + u64::try_from(time.as_nanos()).unwrap_or(0);
     let mut left = fastrand::u8(1..8);
-    while left > 0 || long && before() < until && context.may_go_on() {
+    while left > 0 || (long || alone) && before() < until && context.may_go_on() {
         left = left.saturating_sub(1);
         let at = before();
         if !guard.lost() {
@@ -94,7 +100,8 @@ async fn hold<G: Guard + 'static>(
         } else if !unchecked {
             break;
         }
-        if kind != Kind::Semaphore && write(context, kind, key, &fence).await == Transacted::Lost {
+        let writes = kind != Kind::Semaphore && !alone;
+        if writes && write(context, kind, key, &fence).await == Transacted::Lost {
             break;
         }
         rest(100).await;

@@ -91,7 +91,8 @@ impl Changes {
             }
             _ => {
                 let (queue, name) = (pick(&ALL), NAMES[1]);
-                let how = [Paused::UntilResumed, Paused::ForATime][fastrand::usize(..2)];
+                let time = Paused::ForMillis(fastrand::u64(100..3000));
+                let how = [Paused::UntilResumed, time][fastrand::usize(..2)];
                 self.pause(queue, name, how).await?;
                 rest(4000).await;
                 while self.pause(queue, name, Paused::No).await.is_err() {
@@ -130,7 +131,7 @@ impl Changes {
         let pause = match how {
             Paused::No => None,
             Paused::UntilResumed => Some(Pause::UntilResumed),
-            Paused::ForATime => Some(Pause::For(Duration::from_millis(fastrand::u64(100..3000)))),
+            Paused::ForMillis(time) => Some(Pause::For(Duration::from_millis(time))),
         };
         let op = Op::Pause {
             queue: queue.to_owned(),
