@@ -20,7 +20,8 @@ Changes statements of the library one at a time, and sees whether a test fails.
   --only TEST       with --test, those with this in their names; may be repeated
   --skip TEST       no tests with this in their names; may be repeated
   --threads N       how many tests at a time, 8 unless set
-  --limit SECONDS   for how long the tests of a change may run, 180 unless set
+  --limit SECONDS   for how long the tests of a change may run, 180 unless set;
+                    three times as long as without a change at least
   --at-least N      success from this percentage of killed ones on, if any count; 0 unless set";
 
 #[derive(Clone, Debug)]

@@ -92,6 +92,10 @@ fn mutate(settings: &Settings) -> Result<bool> {
         let changed = source.changed(mutation);
         let new = Source::statement(&changed);
         if let Err(error) = client.prepare(new) {
+            // Otherwise nothing is known of the change.
+            if client.is_closed() || error.as_db_error().is_none() {
+                return Err(error.into());
+            }
             tally.not_applicable += 1;
             let message = error.as_db_error().map_or("", |error| error.message());
             tell(&format!("refused: {message}"), source, mutation);
@@ -139,6 +143,9 @@ fn mutate(settings: &Settings) -> Result<bool> {
     Ok(is_enough(rate, settings.at_least))
 }
 
+/// Tests that take so many times as long as without a change do not end in time.
+const SLOWER: u32 = 3;
+
 /// Whether so many percent were killed. Where nothing counts, that is known of none.
 fn is_enough(rate: Option<usize>, at_least: usize) -> bool {
     rate.map_or(at_least == 0, |rate| rate >= at_least)
@@ -170,7 +177,8 @@ fn verdict(
         if let Some((path, bytes, places)) = &started {
             binary::write(path, bytes, places, new.as_bytes())?;
         }
-        let run = |arguments: &[String]| run::run(&copy, arguments, settings.limit);
+        let limit = settings.limit.max(program.took * SLOWER);
+        let run = |arguments: &[String]| run::run(&copy, arguments, limit);
         let said = confirmed(run, &program.arguments);
         fs::remove_file(&copy)?;
         if let Some((path, bytes, _)) = &started {

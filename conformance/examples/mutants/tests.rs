@@ -1,7 +1,7 @@
 //! The programs of tests, and which of them concern a file.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
 use crate::args::Settings;
@@ -201,6 +201,8 @@ impl Tests {
 pub(crate) struct Program {
     pub(crate) bytes: Vec<u8>,
     pub(crate) arguments: Vec<String>,
+    /// How long they take.
+    pub(crate) took: Duration,
     /// The program that the tests start, where the statements are.
     pub(crate) started: Option<(PathBuf, Vec<u8>)>,
 }
@@ -222,7 +224,8 @@ impl Programs {
         if unchanged != Verdict::Passed {
             return Err(format!("{tests}, without a change: {unchanged:?}").into());
         }
-        println!("{tests} take {:.0} s", began.elapsed().as_secs_f64());
+        let took = began.elapsed();
+        println!("{tests} take {:.0} s", took.as_secs_f64());
         let bytes = fs::read(&path)?;
         let started = if STARTING.contains(&&*tests.target) {
             let folder = path.parent().and_then(Path::parent);
@@ -235,6 +238,7 @@ impl Programs {
         let program = Program {
             bytes,
             arguments,
+            took,
             started,
         };
         self.0.push((tests.clone(), program));
