@@ -217,6 +217,14 @@ async fn callers_in_line_are_refused_together(cx: Context) {
         let permits = Arc::clone(&permits);
         waiting.spawn(async move { permits.take().await.map(drop) });
     }
+    for _ in 0..CALLERS {
+        let limiter = Arc::clone(&limiter);
+        waiting.spawn(async move {
+            let gate = PermitRequest::new("gate");
+            let ready = limiter.until_ready(&gate, Duration::from_secs(20));
+            ready.await.map(drop)
+        });
+    }
     let refused = soon("all are refused", waiting.join_all()).await;
     for outcome in refused {
         // One was perhaps asking when the connection ended.

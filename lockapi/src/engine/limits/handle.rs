@@ -71,7 +71,7 @@ impl Limiter {
         let lines = requests.iter().map(|request| line(request, policy));
         let lines = lines.collect::<Result<Vec<_>>>()?;
         let limits = self.limits();
-        if limits.shares.is_out(policy, limits.timer.now()) {
+        if limits.is_out(policy) {
             let now = limits.timer.now();
             let decide = |request| limits.shares.decide(request, policy, now);
             return Ok(record_each(requests.iter().map(decide).collect()));
@@ -99,11 +99,11 @@ impl Limiter {
                     given.decisions.push(decision);
                 }
                 Err(error) => {
-                    let now = limits.timer.now();
-                    if !limits.shares.applies(policy, &error, now) {
+                    if !limits.applies(policy, &error) {
                         failed.get_or_insert(error.on(&request.key));
                         continue;
                     }
+                    let now = limits.timer.now();
                     let decision = limits.shares.decide(request, policy, now);
                     given.decisions.push(decision);
                 }
@@ -205,7 +205,14 @@ impl Limiter {
                 cost: calls.iter().map(|one| one.cost).sum(),
                 ..own.clone()
             };
+            position.attempts();
             let decided = self.take_unless_out(line, policy).await;
+            if let Err(error) = &decided
+                && error.kind() == ErrorKind::Unavailable
+            {
+                // Those in line would hear it as well, one after the other.
+                position.refused(error);
+            }
             let retry = if let Some(decided) = decided.map_err(|error| error.on(&request.key))? {
                 limits.denied_keys.note(hash(&own.key), &decided);
                 if matches!(decided.outcome, Outcome::Taken(_)) {
@@ -249,12 +256,12 @@ impl Limiter {
         policy: &Policy,
     ) -> Result<Option<RawDecision>> {
         let limits = self.limits();
-        if limits.shares.is_out(policy, limits.timer.now()) {
+        if limits.is_out(policy) {
             return Ok(None);
         }
         match limits.take(line, 1, policy.relaxed).await {
             Ok(decided) => Ok(Some(decided)),
-            Err(error) if limits.shares.applies(policy, &error, limits.timer.now()) => Ok(None),
+            Err(error) if limits.applies(policy, &error) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -316,12 +323,12 @@ impl RateLimiter for Limiter {
         let policy = self.policy_now();
         let charge = charge(&self.core.namespace, &policy, requests)?;
         let limits = self.limits();
-        let outcome = if limits.shares.is_out(&policy, limits.timer.now()) {
+        let outcome = if limits.is_out(&policy) {
             None
         } else {
             match limits.charge(charge.clone()).await {
                 Ok(decided) => Some(decided),
-                Err(error) if limits.shares.applies(&policy, &error, limits.timer.now()) => None,
+                Err(error) if limits.applies(&policy, &error) => None,
                 Err(error) => return Err(error.during("check_all")),
             }
         };

@@ -26,7 +26,7 @@ use super::connection::Connections;
 use super::sweeps::{PART, Sweeping, Sweeps};
 use super::timer::Timer;
 use crate::driver::SweepResult;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::limit::{
     Block, Charge, ChargeLine, EndReservation, Expire, Outcome, Policy, RawDecision, ReadLevel,
     Refund, Reset, Sweep, Take,
@@ -137,6 +137,21 @@ impl Limits {
         for batcher in &self.batchers {
             batcher.close();
         }
+    }
+
+    /// Whether the policy for outages decides, without asking the database.
+    fn is_out(&self, policy: &Policy) -> bool {
+        !self.is_closing() && self.shares.is_out(policy, self.timer.now())
+    }
+
+    /// Whether the policy for outages decides, after this error.
+    fn applies(&self, policy: &Policy, error: &Error) -> bool {
+        !self.is_closing() && self.shares.applies(policy, error, self.timer.now())
+    }
+
+    /// A backend that is closed permits nothing, whatever the policy.
+    fn is_closing(&self) -> bool {
+        self.batchers.iter().any(|batcher| batcher.is_closing())
     }
 
     /// The batcher of a key.

@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 use super::answers::UndoingReply;
 use crate::engine::batcher::{Answer as _, Repeated};
 use crate::engine::keyed_fifo::{KeyedFifo, Position};
+use crate::error::{Error, Result};
 use crate::limit::{Policy, RawDecision};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -82,9 +83,20 @@ impl WaitQueues {
 }
 
 impl QueuePosition<'_> {
-    /// Runs `work` once it is the turn of this caller to ask.
-    pub(super) async fn first<T>(&self, work: impl Future<Output = T>) -> T {
-        self.position.first(work).await
+    /// Runs `work` once it is the turn of this caller to ask, unless an attempt that was made since it joined was
+    /// [refused](Self::refused).
+    pub(super) async fn first<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        self.position.first_unless_refused(work).await
+    }
+
+    /// An attempt is made now.
+    pub(super) fn attempts(&self) {
+        self.position.attempts();
+    }
+
+    /// It has failed, as it would have for any other.
+    pub(super) fn refused(&self, error: &Error) {
+        self.position.refused(error);
     }
 
     /// The first of the queue: one at least, and more as long as all of them cost no more than this.
@@ -178,10 +190,10 @@ mod tests {
         assert_eq!(costs(&one, 3), [4]);
         assert_eq!(costs(&apart, 9), [5]);
         // One caller of each queue has a turn.
-        let mut first = Box::pin(one.first(std::future::pending::<()>()));
+        let mut first = Box::pin(one.first(std::future::pending::<Result<()>>()));
         assert!((&mut first).now_or_never().is_none());
-        assert!(two.first(async {}).now_or_never().is_none());
-        assert!(apart.first(async {}).now_or_never().is_some());
+        assert!(two.first(async { Ok(()) }).now_or_never().is_none());
+        assert!(apart.first(async { Ok(()) }).now_or_never().is_some());
         let decided = RawDecision {
             outcome: Outcome::Taken(1),
             ..RawDecision::again()
