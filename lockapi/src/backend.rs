@@ -150,8 +150,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ///
     /// # Guarantees
     /// When it returns `Ok`, mutexes, leases, permits and terms of leadership are free for others,
-    /// claimed jobs are back in their queues without counting an attempt, and completions are on
-    /// disk. Guards and deliveries that still exist are lost. Later calls return `Unavailable`.
+    /// claimed jobs are back in their queues without counting an attempt, completions are on
+    /// disk, and worker numbers of generators of ids are given back. Guards and deliveries that still exist are lost. Later calls
+    /// return `Unavailable`, but for ids that are left of a [block](crate::id::IdOptions::blocks).
     ///
     /// # Cancel safety
     /// When dropped, closing continues in the background; it can be called again.

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use lockapi::id::{IdOptions, Layout};
 use lockapi::lease::LeaseOptions;
+use lockapi::limit::{Outage, Policy, Quota};
 use lockapi::queue::{Claim, Delivery, Outcome};
 use lockapi::{Backend, ErrorKind};
 
@@ -11,7 +14,7 @@ use super::queue::job;
 use crate::context::{Context, MINUTE};
 use crate::fixture::Locks;
 use crate::harness::register;
-use crate::patience::soon;
+use crate::patience::{eventually, soon};
 
 register! { "close":
     W12 close_gives_back_all_that_is_held;
@@ -19,6 +22,9 @@ register! { "close":
     W12 close_makes_a_leader_resign;
     W12 close_of_an_unreachable_server_tells_of_it @ Own;
     W12 calls_after_close_are_refused;
+    W12 close_that_is_dropped_goes_on [Futures];
+    W12 close_gives_worker_numbers_back;
+    W12 no_policy_decides_after_close;
     W12 close_refuses_who_waits;
     W12 close_ends_what_goes_on [Futures];
     W12 close_ends_all_connections [OwnConnections];
@@ -180,4 +186,49 @@ async fn close_ends_what_goes_on(cx: Context) {
         drop(soon("it ends", asking).await.unwrap());
     }
     assert_eq!(cx.jobs().await.delivered, 0);
+}
+
+async fn close_that_is_dropped_goes_on(cx: Context) {
+    let backend = cx.backend().await;
+    let lease = backend.lease("job", LeaseOptions::new(MINUTE)).unwrap();
+    let lease = lease.acquire().await.unwrap();
+    let mutex = backend.mutex("door").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    drop(backend.close().now_or_never());
+    soon("told", lease.lost()).await;
+    soon("told", guard.lost()).await;
+    eventually("nothing is held", async || {
+        cx.lease("job").await.is_none() && cx.locks(cx.lock_id("door")).await == Locks::NONE
+    })
+    .await;
+    let refused = soon("an answer", mutex.lock()).await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+async fn close_gives_worker_numbers_back(cx: Context) {
+    let layout = Layout::new(41, 1, 21).unwrap();
+    let mut closed = Vec::new();
+    for nth in 0..5 {
+        let backend = cx.backend().await;
+        let options = IdOptions::snowflake(layout);
+        let ids = backend.id_gen("few", options).unwrap();
+        let id = ids.next().await;
+        assert!(id.is_ok(), "{nth}: {id:?}");
+        close(&backend).await;
+        let refused = soon("an answer", ids.next()).await;
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
+        closed.push(ids);
+    }
+}
+
+async fn no_policy_decides_after_close(cx: Context) {
+    let backend = cx.backend().await;
+    let policy = Policy::new(Quota::per_second(10)).outage(Outage::Open);
+    let limiter = backend.rate_limiter(policy).unwrap();
+    assert!(limiter.check("door").await.unwrap().is_allowed());
+    close(&backend).await;
+    for _ in 0..2 {
+        let refused = soon("an answer", limiter.check("door")).await;
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
 }

@@ -8,6 +8,7 @@ use super::admin::{Names, NoteRecorder};
 use super::batcher::{self, Batcher};
 use super::connection::Connections;
 use super::contention::Contended;
+use super::ids::Generators;
 use super::leases::Leases;
 use super::limits::Limits;
 use super::locks::{Limits as LockLimits, Locks, worker};
@@ -38,6 +39,7 @@ pub(super) struct Core {
     pub(super) limits: Arc<Limits>,
     pub(super) locks: Arc<Locks>,
     pub(super) names: Arc<Names>,
+    pub(super) generators: Generators,
     pub(super) contended: Arc<Contended>,
     pub(super) notifier: Notifier,
 }
@@ -115,6 +117,7 @@ impl Core {
             limits,
             locks,
             names,
+            generators: Generators::default(),
             contended: Arc::default(),
             notifier,
         }))
@@ -156,9 +159,13 @@ impl Core {
     pub(super) async fn give_back_and_close(&self) -> Result<()> {
         // Afterwards they would be refused.
         self.queues.flush();
+        self.generators.close();
         self.connections.tasks.begin_close();
         let held = self.leases.release_all().into_iter();
-        let held = held.chain(self.queues.release_all());
+        let held = held.chain(self.queues.release_all()).collect::<Vec<_>>();
+        // Before anything is waited for: who leaves has closed it all the same.
+        self.locks.close_all();
+        self.close();
         let mut failed = Vec::new();
         let mut total = 0_usize;
         for answer in held {
@@ -171,8 +178,6 @@ impl Core {
                 Err(_) => failed.push(batcher::ended("close")),
             }
         }
-        self.locks.close_all();
-        self.close();
         let timer = &self.connections.timer;
         let over = unless(
             timer.sleep(self.connections.timeout * 2),

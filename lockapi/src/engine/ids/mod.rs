@@ -4,7 +4,9 @@ mod blocks;
 mod counter;
 mod snowflake;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use snowflake::Source;
 
 use super::Core;
 use super::batcher::Queued;
@@ -26,6 +28,26 @@ impl Queued for ClaimWorker {
 
 impl Queued for NextBlock {
     const NAME: &'static str = "next_block";
+}
+
+/// The generators of a process that have worker numbers.
+#[derive(Default)]
+pub(super) struct Generators(Mutex<Vec<Weak<Source>>>);
+
+impl Generators {
+    fn add(&self, source: &Arc<Source>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|it| it.strong_count() > 0);
+        all.push(Arc::downgrade(source));
+    }
+
+    /// Gives their numbers back; they make no ids any more.
+    pub(super) fn close(&self) {
+        let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        for source in all.iter().filter_map(Weak::upgrade) {
+            source.close();
+        }
+    }
 }
 
 /// Opens a generator; its options have been checked.

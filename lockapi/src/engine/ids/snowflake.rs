@@ -8,10 +8,10 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use super::counter::{Counter, Obstacle};
-use crate::engine::Core;
 use crate::engine::batcher::{Batcher, ended};
 use crate::engine::clock::Time;
 use crate::engine::timer::Timer;
+use crate::engine::{Core, is_closed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{
     ClaimWorker, ClaimedWorker, IdGen, IdOptions, Ids, Layout, ReleaseWorker, RenewWorker,
@@ -49,6 +49,7 @@ impl Handle {
             state: Mutex::default(),
             this: this.clone(),
         });
+        core.generators.add(&source);
         Self {
             source,
             options,
@@ -108,7 +109,7 @@ impl IdGen for Handle {
 const MOST_ASKED: u32 = 8;
 
 /// What the handle, the batcher and the timer share.
-struct Source {
+pub(super) struct Source {
     namespace: Arc<str>,
     name: Arc<str>,
     layout: Layout,
@@ -177,7 +178,10 @@ impl Source {
     }
 
     fn send(&self, mut state: MutexGuard<'_, State>) {
-        if state.closed || std::mem::replace(&mut state.asking, true) {
+        if state.closed {
+            return answer(state, &Err(is_closed().error("next")));
+        }
+        if std::mem::replace(&mut state.asking, true) {
             return;
         }
         match state.claim {
@@ -390,15 +394,13 @@ impl Source {
         });
     }
 
-    fn close(&self) {
+    /// Gives the number back.
+    pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
         let claim = self.forget(&mut state);
         let least = state.least;
-        // Nobody waits: who does borrows the handle.
-        let waiting = std::mem::take(&mut state.waiting);
-        drop(state);
-        drop(waiting);
+        answer(state, &Err(is_closed().error("next")));
         if let Some(claim) = claim {
             self.give_back(claim, least);
         }
