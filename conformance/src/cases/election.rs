@@ -21,6 +21,7 @@ register! { "election":
     E06 minimum_hold_outlasts_a_resignation;
     E07 lease_leader_mutex_and_permits_of_a_key_do_not_meet;
     E08 elections_work_behind_a_proxy @ Proxy [Proxy];
+    E10 candidates_of_a_process_are_served_in_the_order_of_arrival;
     E09 leads_term_by_term_until_it_is_told_to_stop;
     E09 failed_work_ends_the_leadership;
 }
@@ -211,6 +212,27 @@ async fn minimum_hold_outlasts_a_resignation(cx: Context) {
     assert!(election.try_campaign().await.unwrap().is_none());
     cx.elapse(MINUTE / 2).await;
     election.lead(async |_| Ok::<_, Error>(())).await.unwrap();
+}
+
+/// Who comes in the moment in which the term ends is behind those who wait.
+async fn candidates_of_a_process_are_served_in_the_order_of_arrival(cx: Context) {
+    let election = election(&cx, LeaseOptions::new(MINUTE)).await;
+    let campaign = |election: &Arc<dyn Election>| {
+        let election = Arc::clone(election);
+        tokio::spawn(async move { election.campaign().await })
+    };
+    for _ in 0..20 {
+        let leader = election.campaign().await.unwrap();
+        let mut first = campaign(&election);
+        not_yet("the leader stays", &mut first).await;
+        let (resigned, second) = tokio::join!(leader.release(), async { campaign(&election) });
+        resigned.unwrap();
+        let leader = soon("the first leads", first).await.unwrap().unwrap();
+        assert!(!second.is_finished());
+        leader.release().await.unwrap();
+        let leader = soon("the second leads", second).await.unwrap().unwrap();
+        leader.release().await.unwrap();
+    }
 }
 
 async fn leads_term_by_term_until_it_is_told_to_stop(cx: Context) {

@@ -8,7 +8,7 @@ use lockapi::{Error, ErrorKind};
 
 use crate::context::{Context, MINUTE};
 use crate::harness::register;
-use crate::patience::{eventually, not_yet, soon};
+use crate::patience::{eventually, not_yet, poll_then_drop, soon};
 
 register! { "lease":
     L01 acquired_renewed_expired_reacquired;
@@ -19,6 +19,7 @@ register! { "lease":
     L08 owner_and_data_are_readable;
     L08 minimum_hold_outlasts_an_early_release;
     L08 minimum_hold_does_not_prolong_a_late_release;
+    L08 minimum_hold_does_not_keep_what_nobody_got [Futures];
     L10 ttl_outside_the_limits_is_invalid;
     L10 longest_and_shortest_ttl_are_exact;
     L13 waiter_is_granted_after_release;
@@ -195,6 +196,26 @@ async fn minimum_hold_outlasts_an_early_release(cx: Context) {
     term.release().await.unwrap();
     assert!(election.leader().await.unwrap().is_none());
     assert!(election.try_campaign().await.unwrap().is_none());
+}
+
+/// Whoever has left, at any moment, before he had the lease has done nothing under it.
+async fn minimum_hold_does_not_keep_what_nobody_got(cx: Context) {
+    let (here, there) = (cx.backend().await, cx.backend().await);
+    for polls in 1..8 {
+        let key = format!("job {polls}");
+        let hold = LeaseOptions::new(MINUTE).minimum_hold(MINUTE);
+        let lease = here.lease(&*key, hold).unwrap();
+        if let Some(granted) = poll_then_drop(lease.try_acquire(), polls).await {
+            // So many polls are enough.
+            assert!(granted.unwrap().is_some());
+            break;
+        }
+        let other = there.lease(&*key, LeaseOptions::new(MINUTE)).unwrap();
+        eventually("it is free", async || {
+            other.try_acquire().await.unwrap().is_some()
+        })
+        .await;
+    }
 }
 
 async fn minimum_hold_does_not_prolong_a_late_release(cx: Context) {

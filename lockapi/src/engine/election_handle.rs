@@ -32,13 +32,15 @@ impl ElectionHandle {
 
     /// Looks whenever it is told of a change.
     async fn wait_for(&self, operation: &'static str) -> Result<Box<dyn LeaseGuard>> {
-        if let Some(term) = self.0.try_for(operation, THIS).await? {
+        if self.0.is_first(THIS)
+            && let Some(term) = self.0.try_for(operation, THIS).await?
+        {
             return Ok(term);
         }
         let (leases, key) = (Arc::downgrade(&self.0.core().leases), self.0.text().clone());
         let changed = move || {
             if let Some(leases) = leases.upgrade() {
-                leases.bucket(&key).notify_waiters();
+                leases.wake(&key, slot::LEADER);
             }
         };
         let _subscribed = self.0.core().notifier.subscribe(self.topic(), changed);

@@ -4,7 +4,8 @@ use std::hash::Hash;
 use std::sync::{Arc, PoisonError};
 
 use rustc_hash::FxHashMap;
-use tokio::sync::Semaphore;
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::engine::contained;
 use crate::error::{Error, Result};
@@ -22,6 +23,7 @@ struct State<K> {
 struct Queue {
     /// Its holder is the first.
     first: Arc<Semaphore>,
+    changed: Arc<Notify>,
     length: usize,
     /// How many have joined it.
     joined: u64,
@@ -36,6 +38,7 @@ pub(crate) struct Position<'a, K: Eq + Hash> {
     fifo: &'a KeyedFifo<K>,
     key: K,
     first: Arc<Semaphore>,
+    changed: Arc<Notify>,
     number: u64,
 }
 
@@ -54,6 +57,16 @@ impl<K: Clone + Eq + Hash> KeyedFifo<K> {
         !self.lock().queues.contains_key(key)
     }
 
+    /// Wakes whoever waits for a [change](Position::changed) of a key.
+    pub(crate) fn wake(&self, key: &K) {
+        let state = self.lock();
+        let changed = state.queues.get(key).map(|it| Arc::clone(&it.changed));
+        drop(state);
+        if let Some(changed) = changed {
+            changed.notify_waiters();
+        }
+    }
+
     /// Joins the queue of a key at its end.
     pub(crate) fn join(&self, key: K) -> Position<'_, K> {
         self.position(self.lock(), key)
@@ -69,6 +82,7 @@ impl<K: Clone + Eq + Hash> KeyedFifo<K> {
         state.waiting += 1;
         let queue = state.queues.entry(key.clone()).or_insert_with(|| Queue {
             first: Arc::new(Semaphore::new(1)),
+            changed: Arc::default(),
             length: 0,
             joined: 0,
             asked: 0,
@@ -76,12 +90,12 @@ impl<K: Clone + Eq + Hash> KeyedFifo<K> {
         });
         queue.length += 1;
         queue.joined += 1;
-        let (first, number) = (Arc::clone(&queue.first), queue.joined);
         Position {
             fifo: self,
+            first: Arc::clone(&queue.first),
+            changed: Arc::clone(&queue.changed),
+            number: queue.joined,
             key,
-            first,
-            number,
         }
     }
 }
@@ -116,6 +130,11 @@ impl<K: Eq + Hash> Position<'_, K> {
             }
         };
         self.first(work).await
+    }
+
+    /// Completes when the key is [woken](KeyedFifo::wake) after this call.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
     }
 
     /// An attempt is made now.

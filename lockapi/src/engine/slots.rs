@@ -16,7 +16,7 @@ use super::leases::{AcquireRequest, Claim, Granted, Refused, RequestedSlots};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::{Fence, Proof};
 use crate::key::Key;
-use crate::lease::{Holder, LeaseGuard, LeaseOptions, Peek};
+use crate::lease::{Holder, LeaseGuard, LeaseOptions, Peek, slot};
 use crate::telemetry::{self, Answer, Held, Stamp, Subject};
 use crate::wait::unless;
 
@@ -143,6 +143,12 @@ impl Slots {
         Ok(attempt.ok().map(|claim| self.guard(claim, what, since)))
     }
 
+    /// Whether nobody of this process waits for them.
+    pub(super) fn is_first(&self, what: RequestedSlots) -> bool {
+        let place = (Arc::clone(&self.0.text), first(what));
+        self.0.core.leases.waiting.is_empty(&place)
+    }
+
     /// Waits until it is granted; [`acquiring`](Self::acquiring) reports it.
     pub(super) async fn wait_for(
         &self,
@@ -236,10 +242,7 @@ impl Slots {
                 what,
                 options: Arc::clone(options),
             };
-            core.leases.ask(request, move |outcome| {
-                // A caller that left drops its claim, which releases the lease.
-                drop(sender.send(outcome));
-            });
+            core.leases.ask(request, sender);
             let outcome = answer.await.unwrap_or_else(|_| Err(ended(operation)));
             let outcome = outcome.map_err(|error| error.during(operation).on(key));
             if let Err(error) = &outcome
@@ -277,7 +280,7 @@ impl Slots {
         let mut pause = SHORTEST_PAUSE;
         loop {
             // Registered before the attempt, so a release in between is not missed.
-            let released = core.leases.bucket(&self.0.text).notified();
+            let released = place.changed();
             let left = match self.attempt(operation, what, TRIES, Some(place)).await? {
                 Ok(claim) => return Ok(self.guard(claim, what, since)),
                 Err(refused) => refused.held_for,
@@ -292,7 +295,7 @@ impl Slots {
     fn guard(&self, claim: Claim, what: RequestedSlots, since: Stamp) -> Box<dyn LeaseGuard> {
         Box::new(Guard {
             held: telemetry::granted(self.0.subject(what), since, &claim.hold),
-            claim,
+            claim: claim.delivered(),
             handle: Arc::clone(&self.0),
         })
     }
@@ -302,7 +305,7 @@ impl Slots {
 fn first(what: RequestedSlots) -> i64 {
     match what {
         RequestedSlots::Slot(slot) => slot,
-        RequestedSlots::Permits { .. } => 1,
+        RequestedSlots::Permits { .. } => slot::FIRST_PERMIT,
     }
 }
 

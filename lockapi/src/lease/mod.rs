@@ -32,6 +32,13 @@ pub(crate) mod slot {
     pub(crate) const LEADER: i64 = -1;
     /// The leased mutex.
     pub(crate) const MUTEX: i64 = -2;
+    /// The first permit of a semaphore.
+    pub(crate) const FIRST_PERMIT: i64 = 1;
+
+    /// The slot for which those who want this one wait: the first of several that are alike.
+    pub(crate) fn line(slot: i64) -> i64 {
+        slot.min(FIRST_PERMIT)
+    }
 }
 
 /// The shortest time to live.

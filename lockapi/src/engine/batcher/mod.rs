@@ -113,15 +113,6 @@ impl Batcher {
         );
     }
 
-    /// The same; `reply` also learns whether the answer is that to a repetition.
-    pub(crate) fn submit_repeated<O: Queued>(
-        self: &Arc<Self>,
-        request: O,
-        reply: impl FnOnce(Result<O::Output>, Repeated) + Send + 'static,
-    ) {
-        self.queue(request, 1, Reply::new(reply));
-    }
-
     /// Queues a request that is made so often.
     pub(crate) fn queue<O: Queued>(
         self: &Arc<Self>,

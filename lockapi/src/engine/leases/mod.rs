@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::oneshot;
 
 pub(crate) use claim::Claim;
 pub(super) use requests::answer_limit;
 
 use super::batcher::Batcher;
-use super::batcher::Repeated;
+use super::batcher::{self, Repeated, Reply};
 use super::clock::Time;
 use super::renewal::{Held, Holdings, deadline};
 use super::sweeps::Sweeps;
@@ -106,6 +106,26 @@ impl Refused {
     }
 }
 
+/// Answers a caller; nothing is sent for one that has left before.
+struct Asked<F> {
+    sender: oneshot::Sender<Result<Granted>>,
+    answer: F,
+}
+
+impl<T, F> batcher::Answer<T> for Asked<F>
+where
+    F: FnOnce(Result<T>, Repeated) -> Result<Granted> + Send,
+{
+    fn answer(self: Box<Self>, outcome: Result<T>, repeated: Repeated) {
+        // A caller that left drops its claim, which gives the lease back.
+        drop(self.sender.send((self.answer)(outcome, repeated)));
+    }
+
+    fn is_awaited(&self) -> bool {
+        !self.sender.is_closed()
+    }
+}
+
 /// The leases of a process on one database.
 pub(crate) struct Leases {
     held: Mutex<Holdings<u64, Entry>>,
@@ -115,9 +135,7 @@ pub(crate) struct Leases {
     renewals: Arc<Batcher>,
     sweeps: Arc<Sweeps>,
     pub(crate) timer: Timer,
-    /// Wakes local waiters when a lease of their bucket was released here.
-    released: [Notify; 16],
-    /// Callers that wait for a slot of a key, the first of its slots.
+    /// Callers that wait for a slot of a key, or for any of its permits. They are woken when it was released here.
     pub(crate) waiting: KeyedFifo<(Arc<str>, i64)>,
     this: Weak<Leases>,
 }
@@ -136,7 +154,6 @@ impl Leases {
             renewals,
             sweeps,
             timer,
-            released: Default::default(),
             waiting: KeyedFifo::default(),
             this: this.clone(),
         })
@@ -146,7 +163,7 @@ impl Leases {
     pub(crate) fn ask(
         self: &Arc<Self>,
         request: AcquireRequest,
-        answered: impl FnOnce(Result<Granted>) + Send + 'static,
+        sender: oneshot::Sender<Result<Granted>>,
     ) {
         self.sweep_later();
         let sent = self.timer.now();
@@ -156,36 +173,36 @@ impl Leases {
             RequestedSlots::Slot(slot) => {
                 let acquire = match request.options.acquire(namespace, key, slot) {
                     Ok(acquire) => acquire,
-                    Err(error) => return answered(Err(error)),
+                    Err(error) => return drop(sender.send(Err(error))),
                 };
                 let number = acquire.acquisition;
-                self.batcher
-                    .submit_repeated(acquire, move |outcome, repeated| {
-                        let outcome = outcome.map(|acquired| match acquired {
-                            Acquired::Granted(fence) => Ok((fence, Arc::from([slot]))),
-                            Acquired::Held(left) => Err(Refused::new(false, left)),
-                        });
-                        let answer = leases.answered(request, number, sent, outcome, repeated);
-                        answered(leases.unless_closing(answer));
+                let answer = move |outcome: Result<Acquired>, repeated| {
+                    let outcome = outcome.map(|acquired| match acquired {
+                        Acquired::Granted(fence) => Ok((fence, Arc::from([slot]))),
+                        Acquired::Held(left) => Err(Refused::new(false, left)),
                     });
+                    let answer = leases.answered(request, number, sent, outcome, repeated);
+                    leases.unless_closing(answer)
+                };
+                self.batcher
+                    .queue(acquire, 1, Reply::new(Asked { sender, answer }));
             }
             RequestedSlots::Permits { permits, count } => {
                 let take = match request.options.take(namespace, key, permits, count) {
                     Ok(take) => take,
-                    Err(error) => return answered(Err(error)),
+                    Err(error) => return drop(sender.send(Err(error))),
                 };
                 let number = take.acquisition;
-                self.batcher
-                    .submit_repeated(take, move |outcome, repeated| {
-                        let outcome = outcome.map(|taken| match taken {
-                            Taken::Granted { fence, slots } => Ok((fence, slots)),
-                            Taken::Refused { again, held_for } => {
-                                Err(Refused::new(again, held_for))
-                            }
-                        });
-                        let answer = leases.answered(request, number, sent, outcome, repeated);
-                        answered(leases.unless_closing(answer));
+                let answer = move |outcome: Result<Taken>, repeated| {
+                    let outcome = outcome.map(|taken| match taken {
+                        Taken::Granted { fence, slots } => Ok((fence, slots)),
+                        Taken::Refused { again, held_for } => Err(Refused::new(again, held_for)),
                     });
+                    let answer = leases.answered(request, number, sent, outcome, repeated);
+                    leases.unless_closing(answer)
+                };
+                self.batcher
+                    .queue(take, 1, Reply::new(Asked { sender, answer }));
             }
         }
     }
@@ -214,7 +231,7 @@ impl Leases {
                     // The first try may get other slots yet, or the same once they are released.
                     self.abandon(&request, acquisition, Some(fence));
                 }
-                Ok(Ok(self.granted(request, slots, fence, sent)))
+                Ok(Ok(self.granted(request, acquisition, slots, fence, sent)))
             }
             Ok(Err(refused)) => {
                 if repeated.0 {
@@ -244,14 +261,15 @@ impl Leases {
     fn granted(
         self: &Arc<Self>,
         request: AcquireRequest,
+        acquisition: i64,
         slots: Arc<[i64]>,
         fence: i64,
         sent: Time,
     ) -> Claim {
         let (ttl, renewed) = (request.options.ttl(), request.options.is_renewed());
         let entry = Entry {
-            namespace: request.namespace,
-            key: request.key,
+            namespace: Arc::clone(&request.namespace),
+            key: Arc::clone(&request.key),
             slots: Arc::clone(&slots),
             fence,
             renewing: 0,
@@ -269,15 +287,14 @@ impl Leases {
             slots,
             fence,
             hold,
+            undelivered: Some((request, acquisition)),
         }
     }
 
-    /// Completes when some lease, perhaps the one with this key, was released in this process.
-    pub(crate) fn bucket(&self, key: &str) -> &Notify {
-        let hash = key.bytes().fold(0usize, |hash, byte| {
-            hash.wrapping_mul(31).wrapping_add(usize::from(byte))
-        });
-        &self.released[hash % self.released.len()]
+    /// Lets those of this process look who wait for a slot of a key, which may be free.
+    pub(crate) fn wake(&self, key: &Arc<str>, slot: i64) {
+        let line = slot::line(slot);
+        self.waiting.wake(&(Arc::clone(key), line));
     }
 
     fn lock(&self) -> MutexGuard<'_, Holdings<u64, Entry>> {

@@ -10,7 +10,7 @@ use crate::election::topic;
 use crate::engine::Notify;
 use crate::engine::clock::Time;
 use crate::engine::renewal::Held;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::hold::Hold;
 use crate::lease::{Abandon, Release, slot};
 
@@ -38,6 +38,20 @@ impl Leases {
         match entry {
             Some(entry) if hold.release() => self.send_release(entry, Some(Box::new(answered))),
             _ => answered(Err(lost("release"))),
+        }
+    }
+
+    /// Gives back what its caller never got: nobody has worked under it, so no minimum hold keeps it.
+    pub(super) fn give_up(
+        self: &Arc<Self>,
+        id: u64,
+        hold: &Hold,
+        request: &AcquireRequest,
+        acquisition: i64,
+    ) {
+        if self.lock().remove(id).is_some() && hold.release() {
+            let (now, ttl) = (self.timer.now(), request.options.ttl());
+            self.send_abandon(abandoned(request, acquisition, None), now, now + ttl);
         }
     }
 
@@ -73,12 +87,7 @@ impl Leases {
             &self.batcher
         };
         batcher.submit(release, move |outcome| {
-            let repeat = outcome.as_ref().is_err_and(|error| {
-                matches!(
-                    error.kind(),
-                    ErrorKind::Unavailable | ErrorKind::Indeterminate
-                )
-            });
+            let repeat = outcome.is_err();
             if let Some(answered) = answered {
                 answered(outcome.and_then(|held| if held { Ok(()) } else { Err(lost("release")) }));
             }
@@ -92,7 +101,10 @@ impl Leases {
                 });
             } else {
                 let entry = &held.what;
-                leases.bucket(&entry.key).notify_waiters();
+                // Those who wait for permits are in one line.
+                if let Some(slot) = entry.slots.first() {
+                    leases.wake(&entry.key, *slot);
+                }
                 leases.notify(&entry.namespace, &entry.key, &entry.slots);
             }
         });
@@ -106,18 +118,7 @@ impl Leases {
         acquisition: i64,
         granted: Option<i64>,
     ) {
-        let (first, last) = match request.what {
-            RequestedSlots::Slot(slot) => (slot, slot),
-            RequestedSlots::Permits { permits, .. } => (1, permits),
-        };
-        let abandon = Abandon {
-            namespace: request.namespace.to_string(),
-            key: request.key.to_string(),
-            first,
-            last,
-            acquisition,
-            granted: granted.unwrap_or(0),
-        };
+        let abandon = abandoned(request, acquisition, granted);
         let now = self.timer.now();
         let ttl = request.options.ttl();
         let looks = LOOKS.max(self.batcher.timeout() * LOOKS_TIMEOUTS);
@@ -133,7 +134,7 @@ impl Leases {
             let until = if outcome.is_ok() { seen } else { ends };
             let last = again >= until;
             if last || matches!(outcome, Ok(true)) {
-                leases.bucket(&abandon.key).notify_waiters();
+                leases.wake(&Arc::from(&*abandon.key), abandon.first);
                 leases.notify(&abandon.namespace, &abandon.key, &[abandon.first]);
             }
             if !last {
@@ -154,5 +155,20 @@ impl Leases {
             // Who was not notified looks.
             self.batcher.submit(Notify(topic), drop);
         }
+    }
+}
+
+fn abandoned(request: &AcquireRequest, acquisition: i64, granted: Option<i64>) -> Abandon {
+    let (first, last) = match request.what {
+        RequestedSlots::Slot(slot) => (slot, slot),
+        RequestedSlots::Permits { permits, .. } => (1, permits),
+    };
+    Abandon {
+        namespace: request.namespace.to_string(),
+        key: request.key.to_string(),
+        first,
+        last,
+        acquisition,
+        granted: granted.unwrap_or(0),
     }
 }

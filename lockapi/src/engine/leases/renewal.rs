@@ -149,8 +149,8 @@ impl Leases {
             slots,
             fence,
         };
-        // When this fails it ends by itself.
-        self.batcher.submit(release, drop);
+        // When this fails it ends by itself. Behind the release of a guard that has left meanwhile.
+        self.renewals.submit(release, drop);
     }
 
     /// Renews now, at the caller's wish.
