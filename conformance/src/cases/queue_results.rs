@@ -1,5 +1,6 @@
 //! Queues: what handlers return, and what became of jobs.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -432,7 +433,13 @@ async fn wait_that_is_dropped_is_forgotten(cx: Context) {
     // A blocking call wakes nobody before it returns.
     let most = if cx.calls_arrive_together() { 3 } else { 2 };
     for polls in 0..most {
-        assert!(poll_then_drop(forever(), polls).await.is_none());
+        // Where the first lookup is answered at once nothing wakes it any more.
+        not_yet("it runs", async {
+            if poll_then_drop(forever(), polls).await.is_none() {
+                pending().await
+            }
+        })
+        .await;
     }
     let mut waiting = Box::pin(forever());
     not_yet("it runs", &mut waiting).await;
