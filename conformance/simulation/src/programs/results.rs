@@ -32,7 +32,7 @@ async fn wait(context: &Context, queue: &dyn Queue, number: u64, id: i64) {
         .between(Duration::from_millis(1), Duration::from_secs(20));
     let told = context.call(queue.wait_result::<i64>(id, at_most)).await;
     if let Some(told) = told {
-        context.history.told(number, began, &told);
+        context.history.told(number, (began, at_most), &told);
     }
 }
 
