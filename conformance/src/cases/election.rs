@@ -225,8 +225,9 @@ async fn candidates_of_a_process_are_served_in_the_order_of_arrival(cx: Context)
         let leader = election.campaign().await.unwrap();
         let mut first = campaign(&election);
         not_yet("the leader stays", &mut first).await;
-        let (resigned, second) = tokio::join!(leader.release(), async { campaign(&election) });
-        resigned.unwrap();
+        let resigning = tokio::spawn(leader.release());
+        let second = campaign(&election);
+        resigning.await.unwrap().unwrap();
         let leader = soon("the first leads", first).await.unwrap().unwrap();
         assert!(!second.is_finished());
         leader.release().await.unwrap();

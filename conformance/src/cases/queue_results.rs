@@ -436,7 +436,7 @@ async fn wait_that_is_dropped_is_forgotten(cx: Context) {
         // Where the first lookup is answered at once nothing wakes it any more.
         not_yet("it runs", async {
             if poll_then_drop(forever(), polls).await.is_none() {
-                pending().await
+                pending::<()>().await;
             }
         })
         .await;

@@ -83,6 +83,9 @@ fn claimed(count: i64, queue: &str, group: Option<&str>, from: Nanos) -> Vec<Cal
 
 const MORE: [&str; 1] = ["no more jobs run than may"];
 const NONE: [&str; 0] = [];
+const BY: &str = "what is cancelled was cancelled by somebody";
+const ORDER: &str = "jobs of an ordered group have an order";
+const THERE: &str = "what is there can be cancelled";
 
 #[test]
 fn places_of_queues() {
@@ -124,7 +127,7 @@ fn places_of_cancelled_jobs() {
     };
     assert_eq!(cancelled(Answer::Done), NONE);
     let nothing = cancelled(Answer::Nothing);
-    assert_eq!(nothing, [MORE[0], "what is there can be cancelled"]);
+    assert_eq!(nothing, [MORE[0], THERE]);
     assert_eq!(cancelled(refused()), MORE);
     // The archive tells that it was none.
     assert_eq!(cancelled(unknown()), MORE);
@@ -152,7 +155,7 @@ fn what_is_there_can_be_cancelled() {
         let claimed = claim(16, LIMITED, (3, 3, 4));
         vec![claimed, settle(16, How::Ack, at, answer)]
     };
-    let broken = ["what is there can be cancelled"];
+    let broken = [THERE];
     assert_eq!(cancelled((1, 2), vec![]), broken);
     assert_eq!(cancelled((4, 7), vec![]), NONE);
     assert_eq!(cancelled((1, 2), acked((7, 8), Answer::Done)), broken);
@@ -170,7 +173,6 @@ fn cancellations_that_found_nothing() {
         history.tables.cancelled.extend(there.then_some(1));
         broken(&history)
     };
-    const THERE: &str = "what is there can be cancelled";
     assert_eq!(pushed(unknown(), true), NONE);
     assert_eq!(pushed(unknown(), false), ["no job is lost"]);
     assert_eq!(pushed(Answer::Nothing, false), ["no job is lost", THERE]);
@@ -188,7 +190,6 @@ fn cancellations_that_found_nothing() {
         ];
         with(calls, there)
     };
-    const ORDER: &str = "jobs of an ordered group have an order";
     assert_eq!(ordered(unknown(), true), NONE);
     assert_eq!(ordered(unknown(), false), [ORDER]);
     assert_eq!(ordered(Answer::Nothing, false), [ORDER, THERE]);
@@ -197,7 +198,6 @@ fn cancellations_that_found_nothing() {
         let cancel = call(0, Op::Cancel { job: 1 }, (5, 6), answer);
         with(vec![push(1, RATED, None, (1, 2)), cancel, told], there)
     };
-    const BY: &str = "what is cancelled was cancelled by somebody";
     assert_eq!(told(unknown(), true), NONE);
     assert_eq!(told(unknown(), false), [BY]);
     assert_eq!(told(Answer::Nothing, false), [BY, THERE]);
@@ -398,10 +398,7 @@ fn cancellations() {
         ["what is confirmed lasts"]
     );
     let nothing = ["what did not happen has no effect"];
-    assert_eq!(
-        checked(Answer::Nothing, vec![], true),
-        ["what is there can be cancelled", nothing[0]]
-    );
+    assert_eq!(checked(Answer::Nothing, vec![], true), [THERE, nothing[0]]);
     assert_eq!(checked(refused(), vec![], true), nothing);
     let acked = settle(1, How::Ack, (8, 9), Answer::Done);
     assert_eq!(

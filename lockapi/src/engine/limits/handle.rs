@@ -154,8 +154,8 @@ impl Limiter {
                 Error::new(ErrorKind::Capacity, "until_ready", message).on(&request.key)
             })?;
             let time = (until, timeout);
-            let asking =
-                position.first(self.ask_for_queue(&position, request, &line, &policy, time));
+            let asking = self.ask_for_queue(&position, request, &line, &policy, time);
+            let asking = position.first(Box::pin(asking));
             // First the question: if it tells this caller too, nobody behind it hears earlier.
             match select(pin!(asking), answered).await {
                 Either::Right((decided, _)) => {
