@@ -173,6 +173,9 @@ pub(crate) const KINDS: [&str; 26] = [
     "result-drain",
 ];
 
+/// Those that are drawn last: without them a seed gives what it gave before they were there.
+const LATER: [&str; 3] = ["result-push", "result-work", "result-drain"];
+
 /// What a runtime is made of.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is of its own")]
@@ -232,7 +235,11 @@ impl Plan {
         if replaces.iter().all(|fault| faults[*fault] > 0.0) {
             faults[replaces[usize::from(random.bool())]] = 0.0;
         }
-        Self {
+        let kind = |random: &mut Rng, name: &str| match name {
+            "crowd" | "relay" => random.u8(..8) == 0,
+            _ => random.u8(..3) > 0,
+        };
+        let mut plan = Self {
             seed,
             small: false,
             programs: random.usize(1..=5),
@@ -242,14 +249,21 @@ impl Plan {
             every: Duration::from_millis(random.u64(200..=5_000)),
             polls: random.u8(..5) == 0,
             faults,
-            kinds: KINDS.map(|kind| match kind {
-                "crowd" | "relay" => random.u8(..8) == 0,
-                _ => random.u8(..3) > 0,
-            }),
-            by_workers: random.bool(),
-            by_readers: random.bool(),
+            kinds: [false; KINDS.len()],
+            by_workers: false,
+            by_readers: false,
             ids: false,
+        };
+        let all = plan.kinds.iter_mut().zip(KINDS);
+        let (earlier, later): (Vec<_>, Vec<_>) = all.partition(|(_, name)| !LATER.contains(name));
+        for (is_in, name) in earlier {
+            *is_in = kind(&mut random, name);
         }
+        (plan.by_workers, plan.by_readers) = (random.bool(), random.bool());
+        for (is_in, name) in later {
+            *is_in = kind(&mut random, name);
+        }
+        plan
     }
 
     /// Which tasks programs have.
