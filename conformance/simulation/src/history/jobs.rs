@@ -87,7 +87,11 @@ impl State {
         let running = others.filter(|(_, job)| job.runs(runtime, self));
         let running = running.count();
         let (queue, most) = limit;
-        (running >= most).then(|| format!("job {number} of {queue} beside {running} others"))
+        // A server that has forgotten all that was set knows of no limit.
+        let set = self.limits.get(queue).into_iter().flatten();
+        let is_known = set.into_iter().any(|set| !self.is_lost(*set));
+        (is_known && running >= most)
+            .then(|| format!("job {number} of {queue} beside {running} others"))
     }
 
     /// A job that may be there from now on.
@@ -181,6 +185,14 @@ impl History {
     pub(crate) fn set_order(&self, queue: &'static str, asked: Time) {
         let now = self.runtime.now();
         self.lock().ordered.entry(queue).or_insert((asked, now));
+    }
+
+    /// A queue was given a limit by a call that began at `asked`.
+    pub(crate) fn set_limit(&self, queue: &str, asked: Time) {
+        let now = self.runtime.now();
+        let mut state = self.lock();
+        let set = state.limits.entry(queue.to_owned()).or_default();
+        set.push((asked, now));
     }
 
     /// Whether somebody may push jobs of hundreds of groups, which few do because each job is looked at after each statement.

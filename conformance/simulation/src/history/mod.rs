@@ -95,6 +95,8 @@ struct State {
     jobs: BTreeMap<u64, Job>,
     /// When the groups of a queue were given their order.
     ordered: BTreeMap<&'static str, (Time, Time)>,
+    /// When queues were given their limits.
+    limits: BTreeMap<String, Vec<(Time, Time)>>,
     /// The jobs of each group of a queue.
     groups: BTreeMap<(&'static str, &'static str), Vec<u64>>,
     /// The runs of each recurring task.

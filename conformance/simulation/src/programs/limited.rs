@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockapi::limit::Quota;
 use lockapi::queue::{Groups, Job, JobLimit, Queue};
 
-use super::{Context, groups, jobs, workers};
+use super::{Context, asked, groups, jobs, workers};
 use crate::plan::Fault;
 
 pub(super) const QUEUE: &str = "limited";
@@ -41,7 +41,10 @@ pub(super) async fn change(context: &Context, queue: &dyn Queue) -> Option<()> {
     } else {
         limit
     };
-    context.call(queue.set_limit(limit)).await
+    let began = asked(context);
+    context.call(queue.set_limit(limit)).await?;
+    context.history.set_limit(queue.name(), began);
+    Some(())
 }
 
 /// Pushes jobs, and changes the limit.
