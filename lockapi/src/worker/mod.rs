@@ -444,8 +444,9 @@ impl Worker {
     /// Runs the jobs that are due, and returns a summary: for tests.
     ///
     /// It returns when no job is due that could begin and none is running: what waits for room or a permit of a
-    /// [limit](crate::Queue::set_limit) is left. Jobs that handlers push meanwhile are run; those that are due later, such as failed ones after their backoff, are left. Calls for
-    /// [many jobs](Self::handle_batch) begin with those that are there.
+    /// [limit](crate::Queue::set_limit) is left. Jobs that handlers push meanwhile are run; those that are due later,
+    /// such as failed ones after their backoff, are left. Calls for [many jobs](Self::handle_batch) begin with those
+    /// that are there.
     ///
     /// ```
     /// # async fn example() -> lockapi::Result<()> {

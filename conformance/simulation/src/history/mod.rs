@@ -108,8 +108,6 @@ struct State {
     /// Nanoseconds at which a permit was taken, and of which quota.
     permits: BTreeMap<String, Vec<(i64, Quota)>>,
     ids: BTreeMap<&'static str, RangeInclusiveSet<i64>>,
-    /// How many they are.
-    ids_drawn: u64,
     /// Of each worker number the ids in the order in which they were known, with the highest up to there.
     ids_of_workers: BTreeMap<u64, Vec<(Time, i64)>>,
     /// When the standby of a fail-over received the last, and when it took over.
@@ -222,7 +220,9 @@ impl History {
 
     /// How many ids were drawn.
     pub(crate) fn ids(&self) -> u64 {
-        self.lock().ids_drawn
+        let state = self.lock();
+        let runs = state.ids.values().flat_map(RangeInclusiveSet::iter);
+        runs.map(|run| run.end().abs_diff(*run.start()) + 1).sum()
     }
 
     /// Something failed.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockapi::limit::{Algorithm, Quota};
 
-use super::{History, State};
+use super::History;
 use crate::runtime::Time;
 
 /// Ids that follow one another without a gap.
@@ -175,19 +175,13 @@ impl History {
     pub(crate) fn drew(&self, name: &'static str, ids: impl IntoIterator<Item = Run>) {
         self.answered("id");
         let mut state = self.lock();
-        let State {
-            ids: seen,
-            ids_drawn,
-            ..
-        } = &mut *state;
-        let seen = seen.entry(name).or_default();
+        let seen = state.ids.entry(name).or_default();
         for run in ids {
             if let Some(twice) = seen.overlapping(&run).next() {
                 let twice = run.start().max(twice.start());
                 self.runtime
                     .violate("ids are unique", format!("{name}: {twice} twice"));
             }
-            *ids_drawn += run.end().abs_diff(*run.start()) + 1;
             seen.insert(run);
         }
     }
