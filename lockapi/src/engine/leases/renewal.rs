@@ -43,6 +43,10 @@ impl Leases {
         self.arm(held);
         telemetry::lost(lost.iter().map(|entry| entry.what.kind()));
         for entry in lost {
+            if entry.what.renewing > 0 {
+                // Nobody holds what that may yet prolong.
+                self.give_back(entry.what.renew(entry.ttl));
+            }
             entry.hold.announce();
         }
         for (id, ttl, renew) in renewals {
@@ -96,13 +100,15 @@ impl Leases {
                 entry.hold.lose();
             }
             drop(held);
+            // What was removed before has been released behind this renewal. Another release would have
+            // its row locked for a moment, and refuse who comes next.
             if let Some(entry) = late {
                 telemetry::lost([entry.what.kind()].into_iter());
                 entry.hold.announce();
-            }
-            if matches!(outcome, Ok(true)) {
-                // It was lost while the answer was under way: nobody holds what was prolonged.
-                self.give_back(renew);
+                if matches!(outcome, Ok(true)) {
+                    // Nobody holds what was prolonged.
+                    self.give_back(renew);
+                }
             }
             return false;
         };
@@ -149,7 +155,7 @@ impl Leases {
             slots,
             fence,
         };
-        // When this fails it ends by itself. Behind the release of a guard that has left meanwhile.
+        // When this fails it ends by itself. Behind the renewal.
         self.renewals.submit(release, drop);
     }
 
