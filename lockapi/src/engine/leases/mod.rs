@@ -24,7 +24,7 @@ use super::timer::Timer;
 use crate::engine::is_closed;
 use crate::engine::keyed_fifo::KeyedFifo;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{Acquired, LeaseOptions, Renew, Taken, slot};
+use crate::lease::{Acquired, LeaseOptions, Release, Renew, Taken, slot};
 use crate::telemetry::Kind;
 
 struct Entry {
@@ -44,6 +44,15 @@ impl Entry {
             slots: Arc::clone(&self.slots),
             fence: self.fence,
             ttl: crate::lease::micros(ttl),
+        }
+    }
+
+    fn release(&self) -> Release {
+        Release {
+            namespace: self.namespace.to_string(),
+            key: self.key.to_string(),
+            slots: Arc::clone(&self.slots),
+            fence: self.fence,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::engine::clock::Time;
 use crate::engine::renewal::Held;
 use crate::error::Result;
 use crate::hold::Hold;
-use crate::lease::{Abandon, Release, slot};
+use crate::lease::{Abandon, slot};
 
 /// The pause before a release that did not get through is sent again.
 const RELEASE_AGAIN: Duration = Duration::from_millis(250);
@@ -72,12 +72,6 @@ impl Leases {
 
     fn send_release(self: &Arc<Self>, held: Held<Entry>, answered: Option<Answered>) {
         let entry = &held.what;
-        let release = Release {
-            namespace: entry.namespace.to_string(),
-            key: entry.key.to_string(),
-            slots: Arc::clone(&entry.slots),
-            fence: entry.fence,
-        };
         let leases = Arc::clone(self);
         // Behind a renewal of its own, which would otherwise have the row locked for a moment after
         // the release: who comes next would be told that it is held.
@@ -86,7 +80,7 @@ impl Leases {
         } else {
             &self.batcher
         };
-        batcher.submit(release, move |outcome| {
+        batcher.submit(entry.release(), move |outcome| {
             let repeat = outcome.is_err();
             if let Some(answered) = answered {
                 answered(outcome.and_then(|held| if held { Ok(()) } else { Err(lost("release")) }));

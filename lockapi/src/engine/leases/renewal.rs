@@ -10,7 +10,7 @@ use crate::engine::batcher::ended;
 use crate::engine::clock::Time;
 use crate::engine::renewal::{self, Held, Holdings, deadline};
 use crate::error::Result;
-use crate::lease::{Release, Renew};
+use crate::lease::Renew;
 use crate::telemetry::{self, Renewal};
 
 impl Leases {
@@ -45,7 +45,7 @@ impl Leases {
         for entry in lost {
             if entry.what.renewing > 0 {
                 // Nobody holds what that may yet prolong.
-                self.give_back(entry.what.renew(entry.ttl));
+                self.give_back(&entry);
             }
             entry.hold.announce();
         }
@@ -66,7 +66,7 @@ impl Leases {
         let this = self.this.clone();
         self.renewals.submit(renew.clone(), move |outcome| {
             let leases = this.upgrade();
-            let known = leases.is_some_and(|it| it.renewed(id, ttl, sent, renew, &outcome));
+            let known = leases.is_some_and(|it| it.renewed(id, ttl, sent, &renew, &outcome));
             answered(known, outcome);
         });
     }
@@ -78,7 +78,7 @@ impl Leases {
         id: u64,
         ttl: Duration,
         sent: Time,
-        renew: Renew,
+        renew: &Renew,
         outcome: &Result<bool>,
     ) -> bool {
         let renewal = match outcome {
@@ -88,8 +88,6 @@ impl Leases {
         };
         telemetry::renewed(kind(&renew.slots), &renew.key, renewal);
         let mut held = self.lock();
-        let mut lost = None;
-        let mut partly = false;
         if let Some(entry) = held.get_mut(id) {
             entry.what.renewing -= 1;
         }
@@ -105,13 +103,14 @@ impl Leases {
             if let Some(entry) = late {
                 telemetry::lost([entry.what.kind()].into_iter());
                 entry.hold.announce();
-                if matches!(outcome, Ok(true)) {
+                if matches!(outcome, Ok(true)) || entry.what.renewing > 0 {
                     // Nobody holds what was prolonged.
-                    self.give_back(renew);
+                    self.give_back(&entry);
                 }
             }
             return false;
         };
+        let mut lost = None;
         match outcome {
             Ok(true) => {
                 let until = entry.deadline().max(deadline(sent, ttl));
@@ -120,8 +119,6 @@ impl Leases {
             Ok(false) => {
                 entry.hold.lose();
                 lost = held.remove(id);
-                // Of several slots the others may have been renewed.
-                partly = renew.slots.len() > 1;
             }
             // Unknown is not lost: it is held until the deadline, and asked again before.
             Err(_) if entry.renewed => {
@@ -134,29 +131,17 @@ impl Leases {
         if let Some(entry) = lost {
             telemetry::lost([entry.what.kind()].into_iter());
             entry.hold.announce();
-        }
-        if partly {
-            self.give_back(renew);
+            if entry.what.slots.len() > 1 {
+                // The others may have been renewed.
+                self.give_back(&entry);
+            }
         }
         true
     }
 
-    fn give_back(&self, renewed: Renew) {
-        let Renew {
-            namespace,
-            key,
-            slots,
-            fence,
-            ..
-        } = renewed;
-        let release = Release {
-            namespace,
-            key,
-            slots,
-            fence,
-        };
+    fn give_back(&self, lost: &Held<Entry>) {
         // When this fails it ends by itself. Behind the renewal.
-        self.renewals.submit(release, drop);
+        self.renewals.submit(lost.what.release(), drop);
     }
 
     /// Renews now, at the caller's wish.
