@@ -72,8 +72,7 @@ WITH want AS MATERIALIZED (
      WHERE j.id OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT t.id FROM there AS t WHERE t.to_change)) AND j.token IS NULL
        AND (j.attempt OPERATOR(pg_catalog.=) 0
                 AND coalesce(j.expires_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp(), false)
-            OR j.id OPERATOR(pg_catalog.=) ANY (ARRAY(
-                   SELECT t.id FROM there AS t WHERE t.mode OPERATOR(pg_catalog.>) 0)))
+            OR j.id OPERATOR(pg_catalog.=) ANY (SELECT t.id FROM there AS t WHERE t.mode OPERATOR(pg_catalog.>) 0))
      ORDER BY j.id OPERATOR(pg_catalog.+) 0
        FOR UPDATE OF j SKIP LOCKED
 ), changed AS (
