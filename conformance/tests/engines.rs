@@ -247,7 +247,9 @@ async fn m19_locks_that_are_given_to_everybody_are_refused_behind_a_slow_pooler(
                 let real = lockapi_sqlx::connector_url(&url()).expect("a connector");
                 let foreign = Foreign::new(real, Engine::LocksAreStubs);
                 let pooler = Pooler::new(foreign, 3, turns);
-                let far = connect(Slow::new(pooler, round_trip), options());
+                // On a busy machine it takes longer to connect.
+                let options = options().timeout(Duration::from_secs(30));
+                let far = connect(Slow::new(pooler, round_trip), options);
                 let error = far.await.expect_err("it must be refused");
                 assert_eq!(error.kind(), ErrorKind::Unsupported, "{round_trip:?}");
                 says(&error.to_string(), &["the same lock", "of the transaction"]);
