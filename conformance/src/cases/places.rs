@@ -80,7 +80,7 @@ async fn exercise_leases(cx: &Context) {
         assert_eq!(guard.renew().await.unwrap_err().kind(), ErrorKind::Lost);
         next.release().await.unwrap();
     }
-    let ttl = Duration::from_millis(900);
+    let ttl = Duration::from_secs(2);
     let guard = one
         .lease("kept", LeaseOptions::new(ttl))
         .unwrap()

@@ -34,6 +34,8 @@ struct Entry {
     fence: i64,
     /// How many renewals have not been answered.
     renewing: u32,
+    /// Whether the last of those that were answered failed: it may have had its effect.
+    uncertain: bool,
 }
 
 impl Entry {
@@ -54,6 +56,11 @@ impl Entry {
             slots: Arc::clone(&self.slots),
             fence: self.fence,
         }
+    }
+
+    /// Whether it may be held longer at the server than it is known to be.
+    fn may_be_prolonged(&self) -> bool {
+        self.renewing > 0 || self.uncertain
     }
 
     fn kind(&self) -> Kind {
@@ -282,6 +289,7 @@ impl Leases {
             slots: Arc::clone(&slots),
             fence,
             renewing: 0,
+            uncertain: false,
         };
         self.notify(&entry.namespace, &entry.key, &entry.slots);
         let entry = Held::new(sent, ttl, renewed, entry);

@@ -70,7 +70,13 @@ impl Leases {
         entries.into_iter().map(release).collect()
     }
 
-    fn send_release(self: &Arc<Self>, held: Held<Entry>, answered: Option<Answered>) {
+    pub(super) fn send_release(self: &Arc<Self>, held: Held<Entry>, answered: Option<Answered>) {
+        // By then it has ended by itself, whatever a renewal did to it.
+        let until = self.timer.now() + held.ttl;
+        self.try_release(held, until, answered);
+    }
+
+    fn try_release(self: &Arc<Self>, held: Held<Entry>, until: Time, answered: Option<Answered>) {
         let entry = &held.what;
         let leases = Arc::clone(self);
         // Behind a renewal of its own, which would otherwise have the row locked for a moment after
@@ -86,11 +92,11 @@ impl Leases {
                 answered(outcome.and_then(|held| if held { Ok(()) } else { Err(lost("release")) }));
             }
             let again = leases.timer.now() + RELEASE_AGAIN;
-            if repeat && again < held.deadline() {
+            if repeat && again < until {
                 let this = Arc::downgrade(&leases);
                 leases.timer.run_at(again, move || {
                     if let Some(leases) = this.upgrade() {
-                        leases.send_release(held, None);
+                        leases.try_release(held, until, None);
                     }
                 });
             } else {

@@ -43,11 +43,11 @@ impl Leases {
         self.arm(held);
         telemetry::lost(lost.iter().map(|entry| entry.what.kind()));
         for entry in lost {
-            if entry.what.renewing > 0 {
-                // Nobody holds what that may yet prolong.
-                self.give_back(&entry);
-            }
             entry.hold.announce();
+            if entry.what.may_be_prolonged() {
+                // Nobody holds what was, or may yet be, prolonged.
+                self.give_back(entry);
+            }
         }
         for (id, ttl, renew) in renewals {
             self.send_renewal(id, ttl, now, renew, |_, _| ());
@@ -90,6 +90,7 @@ impl Leases {
         let mut held = self.lock();
         if let Some(entry) = held.get_mut(id) {
             entry.what.renewing -= 1;
+            entry.what.uncertain = outcome.is_err();
         }
         let now = self.timer.now();
         let Some(entry) = held.get(id).filter(|entry| now < entry.deadline()) else {
@@ -103,9 +104,9 @@ impl Leases {
             if let Some(entry) = late {
                 telemetry::lost([entry.what.kind()].into_iter());
                 entry.hold.announce();
-                if matches!(outcome, Ok(true)) || entry.what.renewing > 0 {
+                if matches!(outcome, Ok(true)) || entry.what.may_be_prolonged() {
                     // Nobody holds what was prolonged.
-                    self.give_back(&entry);
+                    self.give_back(entry);
                 }
             }
             return false;
@@ -133,15 +134,16 @@ impl Leases {
             entry.hold.announce();
             if entry.what.slots.len() > 1 {
                 // The others may have been renewed.
-                self.give_back(&entry);
+                self.give_back(entry);
             }
         }
         true
     }
 
-    fn give_back(&self, lost: &Held<Entry>) {
-        // When this fails it ends by itself. Behind the renewal.
-        self.renewals.submit(lost.what.release(), drop);
+    fn give_back(&self, lost: Held<Entry>) {
+        if let Some(leases) = self.this.upgrade() {
+            leases.send_release(lost, None);
+        }
     }
 
     /// Renews now, at the caller's wish.

@@ -1,0 +1,120 @@
+//! Renewals that are carried out and never answered.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::blocking::{Backend, Lease};
+use crate::driver::{BackgroundTask, Call, Connection, Connector, Mode, Operation, Rows, Script};
+use crate::engine::clock::Clock;
+use crate::engine::{BackendOptions, Driver, ManualClock, start_with};
+use crate::error::Failure;
+use crate::lease::{LeaseOptions, Renew};
+use crate::memory::{Database, Session};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A network that loses the answers of renewals while it is told to.
+struct Lossy {
+    database: Database,
+    losing: Arc<AtomicBool>,
+}
+
+struct LossySession {
+    session: Session,
+    losing: Arc<AtomicBool>,
+}
+
+impl Connector for Lossy {
+    type Connection = LossySession;
+    type Listener = Session;
+
+    const SERVER: bool = false;
+    const THREADS: bool = true;
+
+    async fn connect(&self, mode: Mode) -> Result<LossySession, Failure> {
+        Ok(LossySession {
+            session: Connector::connect(&self.database, mode).await?,
+            losing: Arc::clone(&self.losing),
+        })
+    }
+
+    async fn listener(&self) -> Result<Session, Failure> {
+        self.database.listener().await
+    }
+
+    fn spawn(&self, name: &'static str, task: BackgroundTask) {
+        self.database.spawn(name, task);
+    }
+}
+
+impl Connection for LossySession {
+    async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
+        let rows = self.session.run(call).await?;
+        if call.name() == Renew::STATEMENT.name && self.losing.load(Ordering::Acquire) {
+            pending::<()>().await;
+        }
+        Ok(rows)
+    }
+
+    async fn script(&mut self, script: Script) -> Result<(), Failure> {
+        self.session.script(script).await
+    }
+}
+
+struct Scene {
+    clock: ManualClock,
+    database: Database,
+    losing: Arc<AtomicBool>,
+    lease: Lease,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let clock = ManualClock::default();
+        let database = Database::with_clock(&clock);
+        let losing = Arc::new(AtomicBool::new(false));
+        let driver = Driver::new(Lossy {
+            database: database.clone(),
+            losing: Arc::clone(&losing),
+        });
+        let options = BackendOptions::default();
+        let started = start_with("lossy", driver, options, Clock::Manual(clock.clone()));
+        let backend = Backend::connect(started).unwrap();
+        let options = LeaseOptions::new(30 * SECOND);
+        Self {
+            clock,
+            database,
+            losing,
+            lease: backend.lease("a", options).unwrap(),
+        }
+    }
+
+    /// How long the lease is held at the server if it is not renewed.
+    fn remaining(&self) -> Option<Duration> {
+        let held = self
+            .database
+            .inspect(|model| model.lease_held("default", "a"))?;
+        Some(Duration::from_micros(held.remaining.unsigned_abs()))
+    }
+}
+
+#[test]
+fn a_renewal_that_is_never_answered_leaves_nothing_held() {
+    let scene = Scene::new();
+    let guard = scene.lease.acquire().unwrap();
+    scene.losing.store(true, Ordering::Release);
+    scene.clock.advance(20 * SECOND);
+    let held = scene.remaining().expect("held");
+    assert!(held > 15 * SECOND, "no renewal had its effect");
+    assert!(!guard.is_lost());
+    scene.clock.advance(10 * SECOND);
+    assert!(guard.is_lost());
+    // An answer may take some seconds, and so may another connection. It would end by itself after 20 at least.
+    let freed = (0..15).any(|_| {
+        scene.clock.advance(SECOND);
+        scene.remaining().is_none()
+    });
+    assert!(freed, "still held");
+}
