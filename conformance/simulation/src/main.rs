@@ -10,7 +10,9 @@ mod runtime;
 mod server;
 mod simulation;
 
+use std::fmt::Display;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use lexopt::prelude::*;
@@ -43,6 +45,19 @@ struct Args {
     ids: bool,
 }
 
+impl Args {
+    fn plan(&self, seed: u64) -> Plan {
+        let mut plan = Plan::new(seed);
+        if self.small {
+            plan = plan.small();
+        }
+        if self.ids {
+            plan = plan.of_ids();
+        }
+        plan
+    }
+}
+
 fn main() -> Result<ExitCode, lexopt::Error> {
     let Some(args) = parse()? else {
         println!("{HELP}");
@@ -68,51 +83,78 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
         small: false,
         ids: false,
     };
+    let (mut seed, mut many, mut less) = (None, None, Vec::new());
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
-            Long("first") => args.first = parser.value()?.parse()?,
-            Long("seeds") => args.seeds = parser.value()?.parse()?,
-            Long("seed") => args.one = Some(Plan::new(parser.value()?.parse()?)),
+            Long(option @ ("first" | "seeds")) => {
+                let option = format!("--{option}");
+                let number = number(&option, &parser.value()?.string()?)?;
+                match &*option {
+                    "--first" => args.first = number,
+                    _ if number == 0 => return Err("--seeds 0; allowed is 1 and more".into()),
+                    _ => args.seeds = number,
+                }
+                many = Some(option);
+            }
+            Long("seed") => seed = Some(number("--seed", &parser.value()?.string()?)?),
             Long("panics") => args.panics = true,
             Long("twice") => args.twice = true,
-            Long("small") => {
-                args.small = true;
-                args.one = args.one.map(Plan::small);
-            }
-            Long("ids") => {
-                args.ids = true;
-                args.one = args.one.map(Plan::of_ids);
-            }
+            Long("small") => args.small = true,
+            Long("ids") => args.ids = true,
             Long(option @ ("programs" | "tasks" | "time" | "without")) => {
-                let option = option.to_owned();
-                let value = parser.value()?;
-                let Some(plan) = &mut args.one else {
-                    return Err(format!("--{option} goes with --seed, and after it").into());
-                };
-                match &*option {
-                    "programs" => plan.programs = value.parse()?,
-                    "tasks" => plan.tasks = value.parse()?,
-                    "time" => plan.time = Duration::from_millis(value.parse()?),
-                    _ => {
-                        for name in value.string()?.split(',') {
-                            let known = Fault::ALL.map(Fault::name).join(", ");
-                            let kinds = plan::KINDS.join(", ");
-                            let unknown = || {
-                                format!(
-                                    "--without {name}; allowed are the faults {known}, and the kinds of tasks {kinds}"
-                                )
-                            };
-                            *plan = plan.clone().without_named(name).ok_or_else(unknown)?;
-                        }
-                    }
-                }
+                let option = format!("--{option}");
+                less.push((option, parser.value()?.string()?));
             }
-            Long("help") => return Ok(None),
+            Short('h') | Long("help") => return Ok(None),
             _ => return Err(arg.unexpected()),
         }
     }
+    let Some(seed) = seed else {
+        return match less.first() {
+            Some((option, _)) => Err(format!("{option} goes with --seed").into()),
+            None => Ok(Some(args)),
+        };
+    };
+    if let Some(option) = many {
+        return Err(format!("{option} does not go with --seed").into());
+    }
+    let mut plan = args.plan(seed);
+    for (option, value) in less {
+        plan = with_less(plan, &option, &value)?;
+    }
+    args.one = Some(plan);
     Ok(Some(args))
+}
+
+fn number<T: FromStr<Err: Display>>(option: &str, value: &str) -> Result<T, String> {
+    let parsed = value.parse::<T>();
+    parsed.map_err(|error| format!("{option} {value}: {error}"))
+}
+
+/// A plan with less in it than its seed has.
+fn with_less(mut plan: Plan, option: &str, value: &str) -> Result<Plan, String> {
+    match option {
+        "--programs" => plan.programs = number(option, value)?,
+        "--tasks" => plan.tasks = number(option, value)?,
+        "--time" => plan.time = Duration::from_millis(number(option, value)?),
+        _ => {
+            for name in value.split(',') {
+                let known = Fault::ALL.map(Fault::name).join(", ");
+                let kinds = plan::KINDS.join(", ");
+                let unknown = || {
+                    format!(
+                        "--without {name}; allowed are the faults {known}, and the kinds of tasks {kinds}"
+                    )
+                };
+                plan = plan.without_named(name).ok_or_else(unknown)?;
+            }
+        }
+    }
+    if plan.programs == 0 || plan.tasks == 0 || plan.time.is_zero() {
+        return Err(format!("{option} {value}; allowed is 1 and more"));
+    }
+    Ok(plan)
 }
 
 /// Runs one plan, and tells what happened.
@@ -141,13 +183,7 @@ fn many(args: &Args) -> ExitCode {
     let begun = Instant::now();
     let mut total = Totals::default();
     for seed in args.first..args.first.saturating_add(args.seeds) {
-        let mut plan = Plan::new(seed);
-        if args.small {
-            plan = plan.small();
-        }
-        if args.ids {
-            plan = plan.of_ids();
-        }
+        let plan = args.plan(seed);
         let outcome = simulate(&plan);
         if args.twice && simulate(&plan) != outcome {
             println!("seed {seed} is not the same the second time");

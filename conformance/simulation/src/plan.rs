@@ -361,7 +361,8 @@ impl Plan {
                 ..self.clone()
             });
         }
-        let least = Duration::from_secs(1);
+        // Small programs may have less than a second, and keep it.
+        let least = self.time.min(Duration::from_secs(1));
         smaller.retain(|it| it.programs > 0 && it.tasks > 0 && it.time >= least && it != self);
         smaller.dedup();
         smaller

@@ -11,7 +11,15 @@ dir=$1
 bin=$2
 linger=$3
 
+# Processes of a server work in its data directory. One that was stopped answers nothing, and does not end.
+resume_server() {
+    # The list is meant to be split into words.
+    # shellcheck disable=SC2046
+    kill -CONT $(find /proc/[0-9]*/cwd -maxdepth 0 -lname "$dir/data*" | cut -d / -f 3)
+}
+
 stop_server() {
+    resume_server
     # Next to the socket, and so still there when only the data directory was removed.
     for lock in "$dir"/.s.PGSQL.*.lock; do
         [ -r "$lock" ] || continue

@@ -1,6 +1,8 @@
 //! The arguments.
 
+use std::fmt::Display;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use lexopt::prelude::{Long, Short, Value, ValueExt};
@@ -13,8 +15,8 @@ processes, server, network and pooler fail. Every call and every answer is logge
 
 Usage: make torture ARGS='[options]'
 
-    --seconds N        how long a round takes, 20 to 86400 (default 180); in less than two minutes the seed
-                       draws the kinds of faults that there is time for
+    --seconds N        for how long faults are applied in a round, 20 to 86400 (default 180), to which it takes a minute
+                       or two to begin and to end; in less than 120 the seed draws the kinds that there is time for
     --hours N          rounds with consecutive seeds until so many hours are over
     --seed N           what the faults of the first round are drawn from (default: drawn, and printed)
     --programs N       how many programs use the library, 1 to 60 (default 7); beside them there are two that
@@ -28,7 +30,8 @@ Usage: make torture ARGS='[options]'
                        hoard      permits are kept until the end
                        beyond     jobs are claimed without regard to the limit of their queue
                        stubborn   handlers go on when their delivery is lost
-                       quiet      no faults at all, and nothing may fail; needs a machine that has time
+                       quiet      no faults at all, so neither --only nor --without, and nothing may fail; needs
+                                  a machine that has time
     --keep             keeps the logs, and says where they are
     -h, --help         this text
 
@@ -37,7 +40,7 @@ arguments, 3 when the server or the programs could not be run or no fault can be
 `quiet` on a machine that was too busy.
 ";
 
-/// How long a round takes, and of how many programs, unless something else is asked for.
+/// How long a round has faults, and of how many programs, unless something else is asked for.
 const TIME: Duration = Duration::from_mins(3);
 const PROGRAMS: usize = 7;
 
@@ -170,6 +173,8 @@ pub(crate) fn parse() -> Result<Command, lexopt::Error> {
         control: None,
         keep: false,
     };
+    let mut omitted = Vec::new();
+    let mut chosen = false;
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Help),
@@ -177,20 +182,23 @@ pub(crate) fn parse() -> Result<Command, lexopt::Error> {
                 settings.time = Duration::from_secs(number(&mut parser, "--seconds", 20, 86_400)?);
             }
             Long("hours") => {
-                let hours: f64 = parser.value()?.parse()?;
+                let hours: f64 = value(&mut parser, "--hours")?;
                 let total = Duration::try_from_secs_f64(hours * 3600.0);
-                settings.total = Some(total.map_err(|error| error.to_string())?);
+                settings.total = Some(total.map_err(|error| format!("--hours {hours}: {error}"))?);
             }
-            Long("seed") => settings.seed = parser.value()?.parse()?,
+            Long("seed") => settings.seed = value(&mut parser, "--seed")?,
             Long("programs") => {
                 let programs = number(&mut parser, "--programs", 1, 60)?;
                 settings.programs = usize::try_from(programs).unwrap_or(1);
             }
             Long("without") => {
-                let without = faults(&parser.value()?.string()?)?;
-                settings.faults.retain(|fault| !without.contains(fault));
+                omitted.extend(faults(&parser.value()?.string()?)?);
+                chosen = true;
             }
-            Long("only") => settings.faults = faults(&parser.value()?.string()?)?,
+            Long("only") => {
+                settings.faults = faults(&parser.value()?.string()?)?;
+                chosen = true;
+            }
             Long("control") => {
                 settings.control = Some(Control::parse(&parser.value()?.string()?)?);
             }
@@ -199,10 +207,26 @@ pub(crate) fn parse() -> Result<Command, lexopt::Error> {
             other => return Err(other.unexpected()),
         }
     }
+    settings.faults.retain(|fault| !omitted.contains(fault));
     if settings.control == Some(Control::Quiet) {
+        if chosen {
+            let message = "--control quiet has no faults: neither --only nor --without is allowed";
+            return Err(message.into());
+        }
         settings.faults.clear();
+    } else if settings.faults.is_empty() {
+        return Err("--without leaves out all faults; allowed is any number but all".into());
     }
     Ok(Command::Run(settings))
+}
+
+fn value<T: FromStr<Err: Display>>(
+    parser: &mut lexopt::Parser,
+    option: &str,
+) -> Result<T, lexopt::Error> {
+    let word = parser.value()?.string()?;
+    let parsed = word.parse::<T>();
+    Ok(parsed.map_err(|error| format!("{option} {word}: {error}"))?)
 }
 
 fn number(
@@ -211,7 +235,7 @@ fn number(
     least: u64,
     most: u64,
 ) -> Result<u64, lexopt::Error> {
-    let number: u64 = parser.value()?.parse()?;
+    let number: u64 = value(parser, option)?;
     if (least..=most).contains(&number) {
         return Ok(number);
     }

@@ -1,5 +1,6 @@
 //! Options, with values at the edges of their types.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
@@ -9,7 +10,9 @@ use super::{check, is_refused};
 use crate::BackendOptions;
 use crate::admin::JobEdit;
 use crate::lease::{LeaseOptions, MAX_TTL, MIN_TTL, micros};
-use crate::queue::{Job, MAX_DELAY, MAX_PROGRESS_NOTE, QueueOptions, Ticket, checked_report};
+use crate::queue::{
+    Job, MAX_DELAY, MAX_PAYLOAD_BYTES, MAX_PROGRESS_NOTE, QueueOptions, Ticket, checked_report,
+};
 use crate::schedule::{MAX_EVERY, MIN_EVERY, Misfire, Overlap, Task};
 
 fn duration() -> impl Strategy<Value = Duration> {
@@ -74,14 +77,16 @@ fn reports_are_checked() {
 
 #[test]
 fn backends_are_checked() {
+    let numbers = || prop_oneof![4 => 0..100_usize, 1 => any::<usize>()];
     let cases = (
-        any::<String>(),
-        any::<usize>(),
-        prop_oneof![0..70_usize, any::<usize>()],
+        prop_oneof!["[a-z]{1,255}", any::<String>()],
+        numbers(),
+        numbers(),
         duration(),
         duration(),
-        any::<usize>(),
+        numbers(),
     );
+    let (accepted, too_small) = (Cell::new(0), Cell::new(0));
     check(
         &cases,
         |(namespace, locks, waiters, timeout, heartbeat, pool)| {
@@ -94,9 +99,14 @@ fn backends_are_checked() {
             let checked = options.check_pool(pool);
             prop_assert!(checked.is_ok() || is_refused(&checked));
             prop_assert!(checked.is_err() || pool > options.connections());
+            accepted.set(accepted.get() + u32::from(checked.is_ok()));
+            let is_too_small =
+                options.check_pool(usize::MAX).is_ok() && pool <= options.connections();
+            too_small.set(too_small.get() + u32::from(is_too_small));
             Ok(())
         },
     );
+    assert!(accepted.get() > 0 && too_small.get() > 0, "all alike");
 }
 
 #[test]
@@ -104,9 +114,20 @@ fn queues_and_jobs_are_checked() {
     let cases = (
         duration(),
         (proptest::option::of(duration()), duration()),
-        any::<usize>(),
-        (duration(), duration(), any::<u32>(), any::<u64>()),
+        prop_oneof![
+            1..=MAX_PAYLOAD_BYTES,
+            MAX_PAYLOAD_BYTES - 1..MAX_PAYLOAD_BYTES + 2,
+            any::<usize>(),
+        ],
+        (
+            duration(),
+            duration(),
+            prop_oneof![1..=1_000_000_u32, 999_999..1_000_003_u32, any::<u32>()],
+            // Until the year 2096.
+            prop_oneof![0..4_000_000_000_000_000_u64, any::<u64>()],
+        ),
     );
+    let (queues, jobs) = (Cell::new(0), Cell::new(0));
     check(
         &cases,
         |(keep, (dead, results), payload, (delay, ttl, attempts, at))| {
@@ -118,6 +139,7 @@ fn queues_and_jobs_are_checked() {
             let checked = options.check("queue");
             prop_assert!(checked.is_ok() || is_refused(&checked));
             if checked.is_ok() {
+                queues.set(queues.get() + 1);
                 prop_assert_eq!(options.keep(), micros(keep));
                 prop_assert!(options.keep_dead() >= 0 || dead.is_none());
                 prop_assert_eq!(options.keep_results(), micros(results));
@@ -137,6 +159,7 @@ fn queues_and_jobs_are_checked() {
             let checked = job.check(100);
             prop_assert!(checked.is_ok() || is_refused(&checked));
             if checked.is_ok() {
+                jobs.set(jobs.get() + 1);
                 let row = job.row();
                 prop_assert_eq!((row.delay, row.ttl), (micros(delay), micros(ttl)));
                 prop_assert!(row.at.checked_add(row.delay).is_some());
@@ -144,6 +167,7 @@ fn queues_and_jobs_are_checked() {
             Ok(())
         },
     );
+    assert!(queues.get() > 0 && jobs.get() > 0, "none was accepted");
 }
 
 #[test]

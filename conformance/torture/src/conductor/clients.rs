@@ -11,7 +11,7 @@ use crate::Result;
 use crate::server::USER;
 
 /// How long a server that has ended is waited for.
-const PATIENCE: Duration = Duration::from_secs(15);
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Tables that programs read and write all the time.
 const TABLES: [&str; 16] = [

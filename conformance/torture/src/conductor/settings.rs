@@ -3,6 +3,9 @@
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use postgres::Client;
+
+use super::clients::PATIENCE;
 use super::{Conductor, Draw, Effect, seconds};
 use crate::Result;
 use crate::server::USER;
@@ -28,20 +31,28 @@ impl Conductor<'_> {
         let mut client = self.server.client()?;
         let setting = draw.random.choice(SETTINGS).unwrap_or(SETTINGS[0]);
         client.batch_execute(&format!("ALTER ROLE {USER} SET {setting}"))?;
+        let outcome = self.set(&mut client, setting, draw.time);
+        // Also where the server has ended the session meanwhile: nobody would be answered in the calm.
+        let mut client = self.server.patient_client(PATIENCE)?;
+        client.batch_execute(&format!("ALTER ROLE {USER} RESET ALL"))?;
+        outcome
+    }
+
+    /// Ends sessions of a role that has been set, and sees who comes.
+    fn set(&self, client: &mut Client, setting: &str, time: Duration) -> Result<Effect> {
         let ended = client.execute(
             "SELECT pg_terminate_backend(pid) FROM (
                  SELECT pid FROM pg_stat_activity WHERE usename = $1 ORDER BY random() LIMIT 30) AS a",
             &[&USER],
         )?;
-        thread::sleep(draw.time);
+        thread::sleep(time);
         let begun: i64 = client
             .query_one(
                 "SELECT count(*) FROM pg_stat_activity
                   WHERE usename = $1 AND backend_start > clock_timestamp() - $2 * interval '1 second'",
-                &[&USER, &draw.time.as_secs_f64()],
+                &[&USER, &time.as_secs_f64()],
             )?
             .get(0);
-        client.batch_execute(&format!("ALTER ROLE {USER} RESET ALL"))?;
         Ok(Effect::new(
             begun.unsigned_abs(),
             format!("{setting}: {ended} sessions ended, {begun} began"),

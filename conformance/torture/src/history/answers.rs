@@ -36,6 +36,7 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
             && history.is_quick
             && !matches!(&**kind, "Lost" | "dropped")
             && !(kind == "TimedOut" && may_time_out(&call.op, program.role))
+            && !(kind == "Deadlock" && program.role == Role::Plain)
             && !is_locked(&call.op, kind, message)
         {
             let (name, at) = (name(), time(history, *at));

@@ -10,8 +10,8 @@ use crate::programs::is_exact;
 #[derive(Default)]
 struct Job<'a> {
     push: Option<&'a Call>,
-    /// Token, when it was asked for, from when and until when it was held, by which program.
-    deliveries: Vec<(i64, Nanos, Nanos, Nanos, usize)>,
+    /// Token, when it was asked for, from when and, as far as somebody has said, until when it was held, by which program.
+    deliveries: Vec<(i64, Nanos, Nanos, Option<Nanos>, usize)>,
     settled: Vec<(i64, How, &'a Call)>,
     /// Whether somebody was told that it is cancelled.
     cancelled: bool,
@@ -64,8 +64,9 @@ fn gather(history: &History) -> BTreeMap<i64, Job<'_>> {
                     continue;
                 };
                 for Claimed { job, token, .. } in claimed {
-                    let held = call.held.get(token).copied().unwrap_or(*at);
-                    let delivery = (*token, call.asked, *at, held.max(*at), call.program);
+                    // Whoever says nothing may have got it too late.
+                    let held = call.held.get(token).map(|held| *held.max(at));
+                    let delivery = (*token, call.asked, *at, held, call.program);
                     jobs.entry(*job).or_default().deliveries.push(delivery);
                 }
             }
@@ -81,7 +82,8 @@ fn gather(history: &History) -> BTreeMap<i64, Job<'_>> {
     }
     for handled in &history.handled {
         // When it was claimed is not known.
-        let delivery = (handled.token, 0, handled.at, handled.held, handled.program);
+        let held = Some(handled.held);
+        let delivery = (handled.token, 0, handled.at, held, handled.program);
         let job = jobs.entry(handled.job).or_default();
         job.deliveries.push(delivery);
     }
@@ -152,8 +154,12 @@ fn delivered(history: &History, job: &Job<'_>, violate: &mut impl FnMut(&'static
             violate("a delivery has one token", what);
         }
     }
-    for pair in deliveries.windows(2) {
-        let ((one, _, begun, held, holder), (other, _, from, _, program)) = (pair[0], pair[1]);
+    let held = deliveries.iter();
+    let held: Vec<_> = held
+        .filter_map(|(token, _, from, held, program)| Some((*token, *from, (*held)?, *program)))
+        .collect();
+    for pair in held.windows(2) {
+        let ((one, begun, held, holder), (other, from, _, program)) = (pair[0], pair[1]);
         if one != other && held > from && !history.clock_was_set(begun, held) {
             let what = format!(
                 "{} had it under {one} until {}, and {} was given it under {other} at {}",

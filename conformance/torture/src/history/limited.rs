@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::numbers::{Rate, excess};
+use super::numbers::{Rate, excess, excess_beyond};
 use super::results::is_real;
 use super::{Call, History, Violation, time};
 use crate::log::{Answer, Claimed, Nanos, Op, Paused, SECOND};
@@ -17,6 +17,8 @@ use crate::programs::limited::{
 const LATE: Nanos = 20 * SECOND;
 /// By how much the clocks of the server and of the machine, and the statements of an admission, may be apart.
 const APART: Nanos = SECOND;
+/// How long an admission may take from the time that it tells to the one by which it decides.
+const BETWEEN: Nanos = SECOND / 5;
 /// The longest lease of a claim. What a lost claim took is found again for at least as long.
 const LEASE: Nanos = 5 * SECOND;
 
@@ -427,14 +429,16 @@ fn rates_of_groups(history: &History, pushes: &Pushes<'_>) -> Vec<Violation> {
         let more = if begin == 0 { 0 } else { before };
         for (group, admissions) in admissions {
             let at = |due: i64| u64::try_from(due).unwrap_or(0) * 1000;
-            let permits = admissions.iter().map(|(_, due)| (at(*due), at(*due)));
+            let permits = admissions
+                .iter()
+                .map(|(_, due)| (at(*due), at(*due) + BETWEEN));
             let still = &History::default();
             let rate = Rate {
                 burst,
                 a_second,
                 more,
             };
-            if let Some((count, from, to)) = excess(still, permits.collect(), rate) {
+            if let Some((count, from, to)) = excess_beyond(0, still, permits.collect(), rate) {
                 let millis = (to - from) / 1_000_000;
                 let what = format!("{PACED} {group}: {count} jobs were admitted in {millis} ms");
                 violations.push(Violation::new("rates of groups hold", what));

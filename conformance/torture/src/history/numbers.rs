@@ -63,8 +63,19 @@ fn limits(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// Finds a window in which more permits were asked for and answered than may be: how many, from when, until when.
+/// Finds a window in which more permits were asked for and answered than may be: how many, from when, until when. One more
+/// is not too many: the times of programs are not those of the server.
 pub(super) fn excess(
+    history: &History,
+    permits: Vec<(Nanos, Nanos)>,
+    rate: Rate,
+) -> Option<(usize, Nanos, Nanos)> {
+    excess_beyond(1, history, permits, rate)
+}
+
+/// As [`excess`], with so many more that are not too many.
+pub(super) fn excess_beyond(
+    slack: u64,
     history: &History,
     mut permits: Vec<(Nanos, Nanos)>,
     rate: Rate,
@@ -86,7 +97,7 @@ pub(super) fn excess(
             let set = steps.iter().filter(|it| it.from <= **to && it.to >= *from);
             let bursts = 1 + set.count() as u64;
             let allowed = rate.burst * bursts + rate.a_second * (*to - from) / SECOND + rate.more;
-            *count as u64 + 1 > allowed + 1
+            *count as u64 + 1 > allowed + slack
         });
         if let Some((count, to)) = excess {
             return Some((count + 1, *from, *to));

@@ -338,7 +338,8 @@ fn jobs() {
         broken(&history)
     };
     let whole = || {
-        let claimed = claim(2, 7, (3, 4));
+        let mut claimed = claim(2, 7, (3, 4));
+        claimed.held = [(7, 4 * SECOND)].into();
         vec![
             push(2, Answer::Done),
             claimed,
@@ -370,6 +371,16 @@ fn jobs() {
     let mut held = claim(2, 6, (3, 3));
     held.held = [(6, 5 * SECOND)].into();
     assert_eq!(with(held), ["a job has one handler"]);
+    let mut had = whole();
+    had[1].held = [(7, 5 * SECOND)].into();
+    let mut taken = claim(2, 6, (3, 5));
+    taken.answer = taken.answer.map(|(_, jobs)| (4 * SECOND + 1, jobs));
+    had.push(taken);
+    let late = checked(had.clone(), &[(2, 7, true)]);
+    assert_eq!(late, [""; 0], "nobody had it");
+    had[3].held = [(6, 5 * SECOND)].into();
+    let both = checked(had, &[(2, 7, true)]);
+    assert_eq!(both, ["a job has one handler"]);
 }
 
 #[test]

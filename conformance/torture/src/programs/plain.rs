@@ -75,6 +75,7 @@ fn failed(error: &postgres::Error) -> Answer {
     let timed_out = message.contains("statement timeout");
     let kind = match refused {
         true if timed_out => "TimedOut",
+        true if message.ends_with("40P01") => "Deadlock",
         true => "Refused",
         false => "Unknown",
     };
