@@ -31,32 +31,11 @@ impl Conductor<'_> {
         let mut client = self.server.client()?;
         let setting = draw.random.choice(SETTINGS).unwrap_or(SETTINGS[0]);
         client.batch_execute(&format!("ALTER ROLE {USER} SET {setting}"))?;
-        let outcome = self.set(&mut client, setting, draw.time);
+        let outcome = end_sessions(&mut client, setting, draw.time);
         // Also where the server has ended the session meanwhile: nobody would be answered in the calm.
         let mut client = self.server.patient_client(PATIENCE)?;
         client.batch_execute(&format!("ALTER ROLE {USER} RESET ALL"))?;
         outcome
-    }
-
-    /// Ends sessions of a role that has been set, and sees who comes.
-    fn set(&self, client: &mut Client, setting: &str, time: Duration) -> Result<Effect> {
-        let ended = client.execute(
-            "SELECT pg_terminate_backend(pid) FROM (
-                 SELECT pid FROM pg_stat_activity WHERE usename = $1 ORDER BY random() LIMIT 30) AS a",
-            &[&USER],
-        )?;
-        thread::sleep(time);
-        let begun: i64 = client
-            .query_one(
-                "SELECT count(*) FROM pg_stat_activity
-                  WHERE usename = $1 AND backend_start > clock_timestamp() - $2 * interval '1 second'",
-                &[&USER, &time.as_secs_f64()],
-            )?
-            .get(0);
-        Ok(Effect::new(
-            begun.unsigned_abs(),
-            format!("{setting}: {ended} sessions ended, {begun} began"),
-        ))
     }
 
     /// By how much the server's clock is ahead of this machine's, in microseconds.
@@ -80,4 +59,25 @@ impl Conductor<'_> {
             format!("{} {way}", seconds(by)),
         ))
     }
+}
+
+/// Ends sessions of a role that has been set, and sees who comes.
+fn end_sessions(client: &mut Client, setting: &str, time: Duration) -> Result<Effect> {
+    let ended = client.execute(
+        "SELECT pg_terminate_backend(pid) FROM (
+             SELECT pid FROM pg_stat_activity WHERE usename = $1 ORDER BY random() LIMIT 30) AS a",
+        &[&USER],
+    )?;
+    thread::sleep(time);
+    let begun: i64 = client
+        .query_one(
+            "SELECT count(*) FROM pg_stat_activity
+              WHERE usename = $1 AND backend_start > clock_timestamp() - $2 * interval '1 second'",
+            &[&USER, &time.as_secs_f64()],
+        )?
+        .get(0);
+    Ok(Effect::new(
+        begun.unsigned_abs(),
+        format!("{setting}: {ended} sessions ended, {begun} began"),
+    ))
 }
