@@ -165,8 +165,9 @@ async fn proxy_is_detected(cx: Context) {
 async fn proxy_with_one_session_is_detected(cx: Context) {
     let start = Instant::now();
     proxy_is_detected(cx).await;
+    // Each of five would have to give up first, after five seconds.
     assert!(
-        start.elapsed() < Duration::from_secs(10),
+        start.elapsed() < Duration::from_secs(20),
         "it waited for itself"
     );
 }
