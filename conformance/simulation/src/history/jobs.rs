@@ -1,11 +1,13 @@
 //! Pushes, deliveries and acknowledgements of jobs.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use lockapi::{Error, ErrorKind};
 
 use super::results::check_drained;
 use super::{Entry, Held, History, Hold, State};
+use crate::judges::Broken;
 use crate::runtime::{ProgramId, Runtime, Time};
 
 /// How often jobs of hundreds of groups are pushed.
@@ -49,6 +51,14 @@ pub(super) struct Job {
     rejected: bool,
     /// The highest token of a delivery, and when that became known.
     latest: (i64, Time),
+    /// Before when it is not delivered again after the delivery with this token; when that was asked for, and known.
+    rests: Option<(i64, Time, (Time, Time))>,
+    /// The delivery that a handler has done.
+    handled: Option<i64>,
+    /// How often it has failed.
+    failures: u32,
+    /// The deliveries whose leases are not extended by themselves.
+    by_hand: Vec<i64>,
     pub(super) open: BTreeMap<u64, Hold>,
 }
 
@@ -79,6 +89,25 @@ impl Job {
 }
 
 impl State {
+    /// What is wrong with a delivery of this job: it comes before its time, or was done before.
+    fn check_time(&self, history: &History, number: u64, token: i64) -> Option<Broken> {
+        let job = self.jobs.get(&number)?;
+        let now = history.runtime.now();
+        if let Some((before, until, told)) = job.rests
+            && before < token
+            && now < until
+            && !history.stepped
+            && !self.is_lost((told.0, now))
+        {
+            let what = format!("job {number}: {token} at {now:?}, and not before {until:?}");
+            return Some(("no job is delivered before its time", what));
+        }
+        let handled = job.handled.filter(|before| *before < token)?;
+        let what = format!("job {number}: {handled} was handled, and then {token} was delivered");
+        let is_certain = history.tells_all && !history.blocked;
+        is_certain.then_some(("what is handled is not handled again without a cause", what))
+    }
+
     /// What is wrong with a delivery of this job: too many of its queue run.
     fn check_limit(&self, runtime: &Runtime, number: u64) -> Option<String> {
         let limit = self.jobs.get(&number)?.limit?;
@@ -112,6 +141,10 @@ impl State {
             unsure: Vec::new(),
             rejected: false,
             latest: (0, Time::ZERO),
+            rests: None,
+            handled: None,
+            failures: 0,
+            by_hand: Vec::new(),
             open: BTreeMap::new(),
         };
         self.jobs.insert(number, job);
@@ -271,6 +304,7 @@ impl History {
                 given: (asked, self.runtime.now()),
             },
         );
+        let untimely = state.check_time(self, job, token);
         let with_result = state.results.contains_key(&job);
         let drained = check_drained(&state.drains, asked).filter(|_| with_result);
         let (grouped, limited) = if late {
@@ -300,6 +334,9 @@ impl History {
                 format!("job {job} was acknowledged at {acked:?}, and claimed at {asked:?}"),
             );
         }
+        if let Some((promise, what)) = untimely {
+            self.runtime.violate(promise, what);
+        }
         if let Some(what) = grouped.filter(|_| exact) {
             self.runtime
                 .violate("groups keep their limit and order", what);
@@ -323,6 +360,63 @@ impl History {
             job: Some(job),
             number,
         })
+    }
+
+    /// It is not to be delivered for a time after the delivery with this token, as was asked for at `asked`, and is known by
+    /// now; a token of zero is none.
+    pub(crate) fn rests(&self, job: u64, (token, asked): (i64, Time), time: Duration) {
+        let now = self.runtime.now();
+        if let Some(known) = self.lock().jobs.get_mut(&job) {
+            known.rests = Some((token, asked + time, (asked, now)));
+        }
+    }
+
+    /// A delivery has failed that may be tried so often at most.
+    pub(crate) fn failed_attempt(&self, job: u64) {
+        if let Some(known) = self.lock().jobs.get_mut(&job) {
+            known.failures += 1;
+        }
+    }
+
+    /// A job is delivered for this attempt of so many.
+    pub(crate) fn attempted(&self, job: u64, attempt: u32, most: u32) {
+        let state = self.lock();
+        let failures = state.jobs.get(&job).map_or(0, |known| known.failures);
+        drop(state);
+        let is_lost = self.replaced && failures >= most;
+        if attempt == 0 || attempt > most || (failures >= most && !is_lost) {
+            let what = format!("job {job}: attempt {attempt} of {most} after {failures} failures");
+            let promise = "no job is tried more often than it may";
+            self.runtime.violate(promise, what);
+        }
+    }
+
+    /// A handler of a worker has done it.
+    pub(crate) fn handled(&self, job: u64, token: i64) {
+        if let Some(known) = self.lock().jobs.get_mut(&job) {
+            known.handled = Some(token);
+        }
+    }
+
+    /// Nobody extends the lease of this delivery.
+    pub(crate) fn extends_by_hand(&self, job: u64, token: i64) {
+        if let Some(known) = self.lock().jobs.get_mut(&job) {
+            known.by_hand.push(token);
+        }
+    }
+
+    /// Whoever had this delivery was told that it was lost. It may have been cancelled, or done before.
+    pub(crate) fn lost_delivery(&self, job: u64, token: i64, error: &Error) {
+        let state = self.lock();
+        let Some(known) = state.jobs.get(&job) else {
+            return;
+        };
+        let by_hand = known.by_hand.contains(&token);
+        let ended = known.acked.is_some() || known.unsure.iter().any(|it| *it != token);
+        drop(state);
+        if !by_hand && !ended {
+            self.lost("job", &format!("{job}: {error:?}"));
+        }
     }
 
     /// Somebody is about to fail it for good.

@@ -5,6 +5,7 @@ mod numbers;
 mod results;
 mod runs;
 mod turns;
+mod uses;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +24,7 @@ use results::{Drains, Results};
 pub(crate) use runs::Delivered;
 use runs::Runs;
 use turns::Turns;
+use uses::Uses;
 
 /// After so long whoever has lost a session lock knows, if it runs.
 const KNOWN: Duration = Duration::from_secs(30);
@@ -113,6 +115,7 @@ struct State {
     /// When the standby of a fail-over received the last, and when it took over.
     fail_overs: Vec<(Time, Time)>,
     turns: Turns,
+    uses: BTreeMap<(&'static str, String), Uses>,
     /// Calls of limiters by key.
     calls: BTreeMap<String, Vec<numbers::Asked>>,
     /// When the faults have stopped.
@@ -152,6 +155,10 @@ pub(crate) struct History {
     undisturbed: bool,
     /// And whoever is answered goes on at once.
     in_order: bool,
+    /// Whether timers of processes run in time.
+    prompt: bool,
+    /// Whether what is held is checked in by transactions.
+    checks_in: bool,
     /// Whether no session can end.
     sessions_last: bool,
     /// Whether what is renewed cannot be lost.
@@ -194,10 +201,12 @@ impl History {
             tells_all: plan.has_only(&[]) && !plan.has(Fault::Leave) && !plan.has(Fault::Waker),
             undisturbed,
             in_order: undisturbed && !plan.has(Fault::Waker),
+            checks_in: plan.has_kind("transaction"),
             sessions_last: plan.has_only(&[Fault::Unreachable]),
             leases_last: plan.has_only(&[Fault::Unreachable, Fault::Hush])
                 && !plan.has(Fault::Block),
             blocked: plan.has(Fault::Block),
+            prompt: !plan.has(Fault::Block) && !plan.has(Fault::Stop),
             stepped: plan.has(Fault::Step),
             replaced: plan.has(Fault::FailOver) || plan.has(Fault::Promote),
         }

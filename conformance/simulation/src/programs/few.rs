@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join;
 use lockapi::queue::{Claim, Delivery, How, Job, Pushed, Unique};
 
-use super::jobs::{drain, shared, take};
+use super::jobs::{drain, settled, shared, take};
 use super::{Context, asked};
 use crate::plan::Fault;
 use crate::runtime::Time;
@@ -134,6 +134,8 @@ async fn handle(context: &Context, delivery: Delivery, began: Time) {
         return;
     };
     let token = delivery.ticket().token;
+    let attempt = delivery.attempt();
+    context.history.attempted(job, attempt, ATTEMPTS);
     let (delivery, held) = shared(delivery);
     let delivered = context
         .history
@@ -145,16 +147,17 @@ async fn handle(context: &Context, delivery: Delivery, began: Time) {
         return;
     };
     match context.runtime.draw(|random| random.u8(..10)) {
-        0..3 => drop(
-            context
-                .outcome(delivery.nack("again", Duration::ZERO))
-                .await,
-        ),
+        0..3 => {
+            let failing = delivery.nack("again", Duration::ZERO);
+            if settled(context, (job, token), failing).await.is_some() {
+                context.history.failed_attempt(job);
+            }
+        }
         3 => {
             context.history.reject(job);
-            drop(context.outcome(delivery.reject("never")).await);
+            settled(context, (job, token), delivery.reject("never")).await;
         }
-        4 => drop(context.outcome(delivery.release()).await),
+        4 => _ = settled(context, (job, token), delivery.release()).await,
         _ => {
             context.history.ack(job, token);
             let asked = (token, asked(context));

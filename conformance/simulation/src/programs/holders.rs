@@ -212,7 +212,9 @@ pub(super) async fn hold<G: Guard>(
         if writes && context.runtime.happens(0.2) {
             let proof = guard.lock().as_ref().and_then(|guard| guard.proof());
             if let Some(fence) = proof {
-                transactions::write(context, &fence).await;
+                if transactions::write(context, &fence).await {
+                    context.history.lost(kind, key);
+                }
             }
         }
     }
@@ -234,9 +236,10 @@ pub(super) async fn hold<G: Guard>(
     drop(guard);
     if let Some(guard) = taken {
         match context.outcome(guard.give_back()).await {
-            Some(Err(error)) if error.kind() != lockapi::ErrorKind::Lost => {
-                context.history.failed(&error);
+            Some(Err(error)) if error.kind() == lockapi::ErrorKind::Lost => {
+                context.history.lost(kind, key);
             }
+            Some(Err(error)) => context.history.failed(&error),
             _ => {}
         }
     }
@@ -318,15 +321,23 @@ pub(super) async fn lease(context: Context) {
             .backend()
             .lease(key, terms(&context))
             .expect("a key");
+        let using = context.history.uses("lease", key);
         let began = asked(&context);
         let guard = match manner(&context) {
-            0 => context.call(lease.try_acquire()).await.flatten(),
-            1 => timed(&context, lease.acquire_timeout(patience(&context))).await,
+            0 => context
+                .call(using.tried(lease.try_acquire()))
+                .await
+                .flatten(),
+            1 => {
+                let most = patience(&context);
+                timed(&context, using.within(most, lease.acquire_timeout(most))).await
+            }
             _ => within(&context, lease.acquire()).await,
         };
         if let Some(guard) = guard {
             hold(&context, "lease", key, Part::WHOLE, began, guard).await;
         }
+        drop(using);
         context.rest(Duration::from_millis(200)).await;
     }
 }
@@ -341,15 +352,17 @@ pub(super) async fn semaphore(context: Context) {
             .semaphore("sem", PERMITS, terms(&context))
             .expect("a key");
         let permits = context.runtime.draw(|random| random.u32(1..=PERMITS));
+        let using = context.history.uses("semaphore", "sem");
         let began = asked(&context);
         let guard = match manner(&context) {
             0 => context
-                .call(semaphore.try_acquire_many(permits))
+                .call(using.tried(semaphore.try_acquire_many(permits)))
                 .await
                 .flatten(),
             1 => {
-                let waiting = semaphore.acquire_many_timeout(permits, patience(&context));
-                timed(&context, waiting).await
+                let most = patience(&context);
+                let waiting = semaphore.acquire_many_timeout(permits, most);
+                timed(&context, using.within(most, waiting)).await
             }
             _ => within(&context, semaphore.acquire_many(permits)).await,
         };
@@ -360,6 +373,7 @@ pub(super) async fn semaphore(context: Context) {
             };
             hold(&context, "semaphore", "sem", part, began, guard).await;
         }
+        drop(using);
         context.rest(Duration::from_millis(200)).await;
     }
 }
@@ -370,15 +384,18 @@ pub(super) async fn election(context: Context) {
             .backend()
             .election("chief", terms(&context))
             .expect("a key");
+        let using = context.history.uses("election", "chief");
         let began = asked(&context);
         let guard = if context.coin() {
-            context.call(election.try_campaign()).await.flatten()
+            let trying = using.tried(election.try_campaign());
+            context.call(trying).await.flatten()
         } else {
             within(&context, election.campaign()).await
         };
         if let Some(guard) = guard {
             hold(&context, "election", "chief", Part::WHOLE, began, guard).await;
         }
+        drop(using);
         context.rest(Duration::from_millis(200)).await;
     }
 }
@@ -390,15 +407,17 @@ pub(super) async fn leased_mutex(context: Context) {
             .backend()
             .leased_mutex(key, terms(&context))
             .expect("a key");
+        let using = context.history.uses("leased mutex", key);
         let began = asked(&context);
         let guard = if context.coin() {
-            context.call(mutex.try_lock()).await.flatten()
+            context.call(using.tried(mutex.try_lock())).await.flatten()
         } else {
             within(&context, mutex.lock()).await
         };
         if let Some(guard) = guard {
             hold(&context, "leased mutex", key, Part::WHOLE, began, guard).await;
         }
+        drop(using);
         context.rest(Duration::from_millis(200)).await;
     }
 }

@@ -34,11 +34,11 @@ pub(super) async fn push(context: Context) {
         let number = context.history.push();
         let mut job = job(&context, number);
         if context.coin() {
-            job = job.delay(
-                context
-                    .runtime
-                    .between(Duration::from_millis(1), Duration::from_secs(3)),
-            );
+            let delay = context
+                .runtime
+                .between(Duration::from_millis(1), Duration::from_secs(3));
+            job = job.delay(delay);
+            context.history.rests(number, (0, asked(&context)), delay);
         }
         let has_key = context.coin();
         if has_key {
@@ -153,7 +153,7 @@ pub(super) fn take(shared: &Shared) -> Option<Delivery> {
     shared.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-async fn handle(context: &Context, delivery: Delivery, began: Time) {
+async fn handle(context: &Context, delivery: Delivery, began: Time, by_hand: bool) {
     let Ok(job) = delivery.decode::<u64>() else {
         return context
             .runtime
@@ -167,6 +167,9 @@ async fn handle(context: &Context, delivery: Delivery, began: Time) {
     else {
         return;
     };
+    if by_hand {
+        context.history.extends_by_hand(job, token);
+    }
     context.rest(Duration::from_secs(1)).await;
     let delivery = take(&shared);
     drop(entry);
@@ -177,11 +180,19 @@ async fn handle(context: &Context, delivery: Delivery, began: Time) {
 
 /// Ends the work on a job in one of the ways that there are.
 pub(super) async fn finish(context: &Context, job: u64, delivery: Delivery) {
+    let token = delivery.ticket().token;
     match context.runtime.draw(|random| random.u8(..10)) {
         0 => drop(delivery),
-        1 => settled(context, delivery.nack("again", Duration::from_millis(100))).await,
-        2 => settled(context, delivery.release()).await,
-        3 => settled(context, delivery.snooze(Duration::from_millis(300))).await,
+        1 => {
+            let time = Duration::from_millis(100);
+            let resting = delivery.nack("again", time);
+            rested(context, job, (token, time), resting).await;
+        }
+        2 => drop(settled(context, (job, token), delivery.release()).await),
+        3 => {
+            let time = Duration::from_millis(300);
+            rested(context, job, (token, time), delivery.snooze(time)).await;
+        }
         4 | 5
             if context.plan.has_kind(transactions::KIND)
                 && delivery.queue().name() != results::QUEUE =>
@@ -189,13 +200,15 @@ pub(super) async fn finish(context: &Context, job: u64, delivery: Delivery) {
             transactions::complete(context, job, &delivery).await;
         }
         _ => {
-            let asked = (delivery.ticket().token, asked(context));
+            let asked = (token, asked(context));
             results::set(context, job, &delivery);
             context.history.ack(job, asked.0);
             match context.outcome(delivery.ack()).await {
                 Some(Ok(())) => context.history.acked(job, asked, Ok(())),
                 Some(Err(error)) => {
-                    if error.kind() != ErrorKind::Lost {
+                    if error.kind() == ErrorKind::Lost {
+                        context.history.lost_delivery(job, token, &error);
+                    } else {
                         context.history.failed(&error);
                     }
                     context.history.acked(job, asked, Err(&error));
@@ -207,13 +220,35 @@ pub(super) async fn finish(context: &Context, job: u64, delivery: Delivery) {
     }
 }
 
-async fn settled<T>(
+/// Puts a job off: once that is answered it is not delivered before.
+async fn rested<T>(
     context: &Context,
-    settled: impl Future<Output = Result<T, lockapi::Error>> + Send,
+    job: u64,
+    (token, time): (i64, Duration),
+    settling: impl Future<Output = Result<T, lockapi::Error>> + Send,
 ) {
-    match context.outcome(settled).await {
-        Some(Err(error)) if error.kind() != ErrorKind::Lost => context.history.failed(&error),
-        _ => {}
+    let asked = asked(context);
+    if settled(context, (job, token), settling).await.is_some() {
+        context.history.rests(job, (token, asked), time);
+    }
+}
+
+/// Ends a delivery; `None` when that was left or has failed.
+pub(super) async fn settled<T>(
+    context: &Context,
+    (job, token): (u64, i64),
+    settling: impl Future<Output = Result<T, lockapi::Error>> + Send,
+) -> Option<T> {
+    match context.outcome(settling).await? {
+        Ok(answer) => Some(answer),
+        Err(error) => {
+            if error.kind() == ErrorKind::Lost {
+                context.history.lost_delivery(job, token, &error);
+            } else {
+                context.history.failed(&error);
+            }
+            None
+        }
     }
 }
 
@@ -243,7 +278,8 @@ pub(super) async fn work_once(context: &Context, queue: &dyn Queue, most: usize)
         wait
     };
     let mut claim = Claim::new(most).lease(lease).wait(wait);
-    if context.runtime.happens(0.2) {
+    let by_hand = context.runtime.happens(0.2);
+    if by_hand {
         claim = claim.extended_by_hand();
     }
     let began = asked(context);
@@ -252,7 +288,7 @@ pub(super) async fn work_once(context: &Context, queue: &dyn Queue, most: usize)
     drop(waits);
     if let Some(deliveries) = claimed {
         for delivery in deliveries {
-            handle(context, delivery, began).await;
+            handle(context, delivery, began, by_hand).await;
         }
     }
 }

@@ -55,15 +55,22 @@ pub(super) async fn mutex(context: Context) {
     while !context.is_ending() {
         let key = context.key();
         let mutex = context.backend().mutex(key).expect("a key");
+        let using = context.history.uses("mutex", key);
         let began = asked(&context);
         let guard = match manner(&context) {
-            0 => locked(&context, mutex.try_lock()).await.flatten(),
-            1 => locked(&context, mutex.lock_timeout(patience(&context))).await,
+            0 => locked(&context, using.tried(mutex.try_lock()))
+                .await
+                .flatten(),
+            1 => {
+                let most = patience(&context);
+                locked(&context, using.within(most, mutex.lock_timeout(most))).await
+            }
             _ => waited(&context, ("mutex", key), false, mutex.lock()).await,
         };
         if let Some(guard) = guard {
             hold(&context, "mutex", key, Part::WHOLE, began, guard).await;
         }
+        drop(using);
         context.rest(Duration::from_millis(200)).await;
     }
 }
@@ -92,9 +99,12 @@ async fn read(
     if context.coin()
         && let Some(guard) = Arc::into_inner(guard)
         && let Some(Err(error)) = context.outcome(guard.unlock()).await
-        && error.kind() != lockapi::ErrorKind::Lost
     {
-        context.history.failed(&error);
+        if error.kind() == lockapi::ErrorKind::Lost {
+            context.history.lost(kind, key);
+        } else {
+            context.history.failed(&error);
+        }
     }
 }
 
@@ -109,11 +119,17 @@ pub(super) async fn rw_lock(context: Context) {
             .backend()
             .rw_lock(format!("rw-{key}"))
             .expect("a key");
+        let using = context.history.uses("rw_lock", key);
         let began = asked(&context);
         if context.runtime.happens(reads) {
             let guard = match manner(&context) {
-                0 => locked(&context, lock.try_read()).await.flatten(),
-                1 => locked(&context, lock.read_timeout(patience(&context))).await,
+                0 => locked(&context, using.tried(lock.try_read()))
+                    .await
+                    .flatten(),
+                1 => {
+                    let most = patience(&context);
+                    locked(&context, using.within(most, lock.read_timeout(most))).await
+                }
                 _ => waited(&context, ("rw_lock", key), true, lock.read()).await,
             };
             if let Some(guard) = guard {
@@ -122,8 +138,13 @@ pub(super) async fn rw_lock(context: Context) {
         } else {
             let alone = context.history.wants_alone("rw_lock", key);
             let guard = match manner(&context) {
-                0 => locked(&context, lock.try_write()).await.flatten(),
-                1 => locked(&context, lock.write_timeout(patience(&context))).await,
+                0 => locked(&context, using.tried(lock.try_write()))
+                    .await
+                    .flatten(),
+                1 => {
+                    let most = patience(&context);
+                    locked(&context, using.within(most, lock.write_timeout(most))).await
+                }
                 _ => waited(&context, ("rw_lock", key), false, lock.write()).await,
             };
             if let Some(guard) = guard {
@@ -131,6 +152,7 @@ pub(super) async fn rw_lock(context: Context) {
             }
             drop(alone);
         }
+        drop(using);
         context.rest(Duration::from_millis(200)).await;
     }
 }

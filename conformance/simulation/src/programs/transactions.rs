@@ -224,7 +224,9 @@ pub(super) async fn complete(context: &Context, job: u64, delivery: &Delivery) -
             settled(context, job, asked, end);
         }
         Some(Err(error)) => {
-            if error.kind() != ErrorKind::Lost {
+            if error.kind() == ErrorKind::Lost {
+                context.history.lost_delivery(job, asked.0, &error);
+            } else {
                 failed(context, &error);
             }
             transaction.roll_back(context).await;
@@ -238,24 +240,28 @@ pub(super) async fn complete(context: &Context, job: u64, delivery: &Delivery) -
     true
 }
 
-/// A holder writes something that nobody may write who does not hold any more.
-pub(super) async fn write(context: &Context, fence: &Fence) {
+/// A holder writes something that nobody may write who does not hold any more; answers whether that was refused because
+/// he does not.
+pub(super) async fn write(context: &Context, fence: &Fence) -> bool {
     let Some(mut transaction) = Transaction::open(context).await else {
-        return;
+        return false;
     };
+    let mut is_lost = false;
     match call(context, fence.check_in(&mut transaction.client)).await {
         Some(Ok(())) => {
             context.history.answered("check-in");
             transaction.end(context).await;
         }
         Some(Err(error)) => {
-            if error.kind() != ErrorKind::Lost {
+            is_lost = error.kind() == ErrorKind::Lost;
+            if !is_lost {
                 failed(context, &error);
             }
             transaction.roll_back(context).await;
         }
         None => drop(transaction),
     }
+    is_lost
 }
 
 /// What has not happened.

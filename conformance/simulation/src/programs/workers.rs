@@ -239,6 +239,7 @@ async fn handle(
         }
         _ => {
             context.history.ack(job, token);
+            context.history.handled(job, token);
             Ok(())
         }
     }
@@ -270,7 +271,9 @@ async fn handle_soon(
         return Err(Failed::retry("again"));
     }
     results::set(&context, job, cx.delivery());
-    context.history.ack(job, cx.delivery().ticket().token);
+    let token = cx.delivery().ticket().token;
+    context.history.ack(job, token);
+    context.history.handled(job, token);
     Ok(())
 }
 
