@@ -1,6 +1,6 @@
 //! Random sequences of what rate limits do.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use lockapi::driver::Connection;
@@ -11,7 +11,7 @@ use lockapi::suite::limit::{
 };
 use proptest::prelude::*;
 
-use super::{Pair, SESSIONS, UNIT};
+use super::{Pair, SESSIONS, UNIT, perform};
 
 /// A minute in nanoseconds, and a part of it that keeps times off the borders: on the database time
 /// goes on a little.
@@ -82,6 +82,8 @@ pub(super) struct Known {
     /// When something was taken last, on both sides.
     taken: BTreeMap<u8, (i64, i64)>,
     reserved: BTreeMap<u8, Vec<i64>>,
+    /// Those that have a row.
+    present: BTreeSet<u8>,
     next: Option<i64>,
 }
 
@@ -154,6 +156,7 @@ impl<C: Connection> Pair<'_, C> {
                 assert_eq!(real, model);
             }
             LimitAction::Reset(key) => {
+                self.limits.present.remove(key);
                 let key = key.to_string();
                 let reset = Reset { namespace, key };
                 let (real, model) = self.both(session, &[reset]).await;
@@ -210,6 +213,7 @@ impl<C: Connection> Pair<'_, C> {
                     Some(charge)
                 })
                 .collect();
+            self.restore_swept(session, &charges).await;
             let (real, model) = self.both(session, &charges).await;
             for (charge, (real, model)) in charges.into_iter().zip(real.iter().zip(&model)) {
                 let mut again = false;
@@ -234,6 +238,24 @@ impl<C: Connection> Pair<'_, C> {
             if waiting.is_empty() {
                 break;
             }
+        }
+    }
+
+    /// Somebody else who uses the database may have swept rows that are equivalent to none, which the model has.
+    async fn restore_swept(&mut self, session: usize, charges: &[Charge]) {
+        let keys = charges.iter().flat_map(|charge| &charge.lines);
+        let keys: BTreeSet<_> = keys.map(|line| line.key.clone()).collect();
+        let is_present = |key: &String| {
+            let key = key.parse().expect("a small number");
+            self.limits.present.contains(&key)
+        };
+        let ensure = |key| Ensure {
+            namespace: self.namespace.to_owned(),
+            key,
+        };
+        let present: Vec<_> = keys.into_iter().filter(is_present).map(ensure).collect();
+        if !present.is_empty() {
+            perform(&mut self.sessions[session], &present).await;
         }
     }
 
@@ -275,6 +297,8 @@ impl<C: Connection> Pair<'_, C> {
                 let ensure = Ensure { namespace, key };
                 let (real, model) = self.both(session, &[ensure]).await;
                 assert_eq!(real, model);
+                let key = line.key.parse().expect("a small number");
+                self.limits.present.insert(key);
             }
             Outcome::Overdue => {
                 let expire = Expire { namespace, key };
@@ -293,6 +317,7 @@ impl<C: Connection> Pair<'_, C> {
         same(key, (&real.level, real.now), (&model.level, model.now));
         if matches!(real.outcome, Outcome::Taken(_)) {
             self.limits.taken.insert(key, (real.now, model.now));
+            self.limits.present.insert(key);
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{History, is_session};
 use crate::runtime::Time;
 
 /// What was used can be had again after so long, where nothing fails.
-const FREE: Duration = Duration::from_secs(2);
+const FREE: Duration = Duration::from_millis(500);
 /// Within this time whoever asks for what nobody has is answered.
 const SOON: Duration = Duration::from_secs(1);
 /// A wait ends within this time of its limit, where its process is not held up.
@@ -89,7 +89,9 @@ impl Use {
         let answer = call.await;
         let took = history.runtime.now().saturating_sub(asked);
         // The server may also have ended its statement.
-        let timed_out = |error: &lockapi::Error| error.kind() == ErrorKind::TimedOut && error.sqlstate().is_none();
+        let timed_out = |error: &lockapi::Error| {
+            error.kind() == ErrorKind::TimedOut && error.sqlstate().is_none()
+        };
         let what = || format!("{:?}: {took:?} of {most:?}", self.name);
         if answer.as_ref().is_err_and(timed_out) {
             // Enough to connect and to ask.

@@ -309,8 +309,8 @@ fn rates() {
         });
         calls.collect::<Vec<_>>()
     };
-    assert_eq!(limits(at_once(RATED, None, 5)), NONE);
-    assert_eq!(limits(at_once(RATED, None, 6)), ["rates of queues hold"]);
+    assert_eq!(limits(at_once(RATED, None, 3)), NONE);
+    assert_eq!(limits(at_once(RATED, None, 4)), ["rates of queues hold"]);
     // By the times of the server, which are exact.
     assert_eq!(limits(at_once(PACED, Some("a"), 2)), NONE);
     assert_eq!(
@@ -318,7 +318,7 @@ fn rates() {
         ["rates of groups hold"]
     );
     // Claims whose answers were lost took the permits.
-    let mut calls = at_once(RATED, None, 6);
+    let mut calls = at_once(RATED, None, 4);
     calls.push(call(1, calls[1].op.clone(), (2, 3), refused()));
     assert_eq!(limits(calls), NONE);
     // The clock was set between them.
@@ -413,4 +413,12 @@ fn cancellations() {
     );
     let before = claim(1, RATED, (3, 4, 9));
     assert_eq!(checked(Answer::Done, vec![before], true), NONE);
+    let told = |answer, times| call(1, Op::Result { job: 1, wait: 0 }, times, answer);
+    let asked = |answer| checked(Answer::Done, vec![told(answer, (8, 9))], true);
+    assert_eq!(asked(Answer::Cancelled), NONE);
+    assert_eq!(asked(refused()), NONE);
+    let wrong = ["who asks for what was cancelled is told"];
+    assert_eq!(asked(Answer::Nothing), wrong);
+    let earlier = told(Answer::Nothing, (5, 7));
+    assert_eq!(checked(Answer::Done, vec![earlier], true), NONE);
 }

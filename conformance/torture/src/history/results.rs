@@ -124,6 +124,12 @@ fn result(
             continue;
         };
         let at = time(history, *at);
+        let mut cancels = job.cancels.iter().filter_map(|it| it.done());
+        let other = !matches!(answer, Answer::Cancelled | Answer::Failed { .. });
+        if other && cancels.any(|done| done < call.asked) {
+            let what = format!("{by} was told {answer:?} at {at}");
+            violate("who asks for what was cancelled is told", what);
+        }
         match answer {
             Answer::Number(token) if stored != Some(*token) => {
                 let what = format!("{by} got {token} at {at}, and it is {stored:?}");

@@ -31,7 +31,7 @@ pub(crate) const ALL: [&str; 5] = [GROUPED, ORDERED, LIMITED, RATED, PACED];
 pub(crate) const OF_GROUPS: u32 = 3;
 pub(crate) const OF_QUEUE: u32 = 4;
 /// How many at once, and how many a second.
-pub(crate) const QUEUE_RATE: (u64, u64) = (4, 12);
+pub(crate) const QUEUE_RATE: (u64, u64) = (2, 4);
 pub(crate) const GROUP_RATE: (u64, u64) = (2, 3);
 
 /// As for other jobs; what a limit allows takes longer.
@@ -136,13 +136,13 @@ async fn follow(context: &Context, queue: &dyn Queue, job: i64, id: i64) {
     let failed = match fastrand::u8(..12) {
         0 => {
             let cancelling = async { Ok(queue.cancel(vec![id]).await?.contains(&id)) };
-            cancel(context, job, cancelling).await.is_err()
+            cancel(context, queue, (job, id), cancelling).await.is_err()
         }
         1 => {
             rest(300).await;
             let operator = context.backend.operator();
             let cancelling = operator.cancel_job(queue.name(), id, "torture");
-            cancel(context, job, cancelling).await.is_err()
+            cancel(context, queue, (job, id), cancelling).await.is_err()
         }
         2 | 3 => {
             let operator = context.backend.operator();
@@ -156,9 +156,7 @@ async fn follow(context: &Context, queue: &dyn Queue, job: i64, id: i64) {
         }
         4..7 if has_result(job) => {
             let wait = fastrand::u64(1..4000);
-            let waiting = queue.wait_result::<i64>(id, Duration::from_millis(wait));
-            let op = Op::Result { job, wait };
-            context.call(op, waiting, became).await.1.is_err()
+            result(context, queue, (job, id), wait).await.is_err()
         }
         _ => false,
     };
@@ -167,15 +165,30 @@ async fn follow(context: &Context, queue: &dyn Queue, job: i64, id: i64) {
     }
 }
 
+/// Waits for the result of a job for so many milliseconds.
+async fn result(
+    context: &Context,
+    queue: &dyn Queue,
+    (job, id): (i64, i64),
+    wait: u64,
+) -> Result<()> {
+    let waiting = queue.wait_result::<i64>(id, Duration::from_millis(wait));
+    let op = Op::Result { job, wait };
+    context.call(op, waiting, became).await.1.map(drop)
+}
+
+/// Cancels a job; who asks for its result is told so.
 async fn cancel(
     context: &Context,
-    job: i64,
+    queue: &dyn Queue,
+    (job, id): (i64, i64),
     cancelling: impl Future<Output = Result<bool>>,
 ) -> Result<()> {
     let op = Op::Cancel { job };
     let (_, gone) = context.call(op, cancelling, |gone| found(*gone)).await;
     if gone? {
         context.limited_ahead.fetch_sub(1, Ordering::Relaxed);
+        result(context, queue, (job, id), 100).await?;
     }
     Ok(())
 }
