@@ -50,6 +50,16 @@ impl History {
         }
     }
 
+    /// It has answered, and took nothing, although it was not refused there.
+    pub(crate) fn took_none(&self, key: &str, call: usize) {
+        let now = self.runtime.now();
+        let mut state = self.lock();
+        let calls = state.calls.get_mut(key);
+        if let Some(one) = calls.and_then(|calls| calls.get_mut(call)) {
+            (one.answered, one.took) = (Some(now), Some(false));
+        }
+    }
+
     /// It has answered. A permit is refused only if so many others are taken that there is none: one is replenished
     /// in each `interval`, or all of them a window after the first was taken.
     pub(crate) fn took(

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use lockapi::ErrorKind;
 use lockapi::id::{Id, IdOptions, Layout, MAX_BATCH};
-use lockapi::limit::{Decision, PermitRequest, Policy, Quota};
+use lockapi::limit::{Decision, PermitRequest, Policy, Quota, RateLimiter};
 
 use super::{Context, asked};
 use crate::history::Run;
@@ -30,8 +31,7 @@ pub(super) async fn limit(context: Context) {
         let call = context.history.asks(&of);
         if let Some(decision) = context.call(limiter.check(key)).await {
             let took = decision.is_allowed();
-            let interval = Duration::from_nanos(INTERVAL.unsigned_abs());
-            context.history.took(&of, call, took, quota, interval);
+            context.history.took(&of, call, took, quota, PERMIT);
             if took {
                 permitted(&context, &of, quota, &decision);
             }
@@ -61,54 +61,97 @@ pub(super) async fn reserve(context: Context) {
             format!("r-{}", context.key()),
         );
         if context.coin() && one != other {
-            let requests = [PermitRequest::new(&*one), PermitRequest::new(&*other)];
-            if let Some(verdict) = context.call(limiter.check_all(&requests)).await
-                && verdict.is_allowed()
-            {
-                for decision in verdict.decisions() {
-                    permitted(&context, &decision.key().to_string(), QUOTA, decision);
-                }
-            }
+            check_both(&context, &*limiter, [&one, &other]).await;
         } else {
-            let ttl = context
-                .runtime
-                .between(Duration::from_millis(100), Duration::from_secs(5));
             let watches = context.runtime.happens(0.2);
             let limiter = if watches { &watching } else { &limiter };
-            let reserved = context
-                .call(limiter.reserve(&PermitRequest::new(&*one), ttl))
-                .await;
-            if watches && matches!(reserved, Some(Err(_))) {
-                let promise = "who only watches a limit is not refused";
-                context.runtime.violate(promise, one.clone());
-            }
-            if let Some(Ok(reservation)) = reserved {
-                context.rest(Duration::from_secs(2)).await;
-                match context.runtime.draw(|random| random.u8(..3)) {
-                    0 => drop(reservation),
-                    1 => settled(&context, reservation.cancel()).await,
-                    _ => {
-                        let decision = reservation.decision().clone();
-                        if let Some(Ok(())) = context.outcome(reservation.commit(1)).await
-                            && decision.is_admitted()
-                        {
-                            permitted(&context, &one, QUOTA, &decision);
-                        }
-                    }
-                }
-            }
+            reserve_one(&context, &**limiter, &one, watches).await;
         }
         context.rest(Duration::from_millis(400)).await;
     }
 }
 
-/// It may have expired.
-async fn settled(context: &Context, call: impl Future<Output = lockapi::Result<()>> + Send) {
-    match context.outcome(call).await {
-        Some(Err(error)) if error.kind() != lockapi::ErrorKind::Lost => {
-            context.history.failed(&error);
+const PERMIT: Duration = Duration::from_nanos(INTERVAL.unsigned_abs());
+
+async fn check_both(context: &Context, limiter: &dyn RateLimiter, keys: [&str; 2]) {
+    let requests = keys.map(PermitRequest::new);
+    let calls = keys.map(|key| (key, context.history.asks(key)));
+    let Some(verdict) = context.call(limiter.check_all(&requests)).await else {
+        for (key, call) in calls {
+            context.history.gave_up(key, call);
         }
-        _ => {}
+        return;
+    };
+    let took = verdict.is_allowed();
+    let decisions = verdict.decisions();
+    if took != decisions.iter().all(Decision::is_allowed) {
+        let promise = "limits refuse only what is not there";
+        context.runtime.violate(promise, format!("{verdict:?}"));
+    }
+    for ((key, call), decision) in calls.into_iter().zip(decisions) {
+        if took {
+            permitted(context, key, QUOTA, decision);
+        }
+        if took || !decision.is_allowed() {
+            context.history.took(key, call, took, QUOTA, PERMIT);
+        } else {
+            context.history.took_none(key, call);
+        }
+    }
+}
+
+async fn reserve_one(context: &Context, limiter: &dyn RateLimiter, key: &str, watches: bool) {
+    let ttl = context
+        .runtime
+        .between(Duration::from_millis(100), Duration::from_secs(5));
+    let call = context.history.asks(key);
+    let request = PermitRequest::new(key);
+    let began = asked(context);
+    let reserved = context.call(limiter.reserve(&request, ttl)).await;
+    let Some(reserved) = reserved else {
+        return context.history.gave_up(key, call);
+    };
+    let reservation = match reserved {
+        Ok(reservation) => reservation,
+        Err(decision) => {
+            if watches {
+                let promise = "who only watches a limit is not refused";
+                context.runtime.violate(promise, format!("{decision:?}"));
+            }
+            return context.history.took(key, call, false, QUOTA, PERMIT);
+        }
+    };
+    let decision = reservation.decision().clone();
+    if decision.is_admitted() {
+        // Until it goes back, if it does.
+        context.history.took(key, call, true, QUOTA, PERMIT);
+    } else {
+        context.history.took_none(key, call);
+    }
+    context.rest(Duration::from_secs(2)).await;
+    let ended = match context.runtime.draw(|random| random.u8(..3)) {
+        0 => return drop(reservation),
+        1 => context.outcome(reservation.cancel()).await,
+        _ => {
+            let ended = context.outcome(reservation.commit(1)).await;
+            if matches!(ended, Some(Ok(()))) && decision.is_admitted() {
+                permitted(context, key, QUOTA, &decision);
+            }
+            ended
+        }
+    };
+    let Some(Err(error)) = ended else {
+        return;
+    };
+    if error.kind() != ErrorKind::Lost {
+        return context.history.failed(&error);
+    }
+    // Clocks of processes run slower by up to a hundredth.
+    let held = asked(context).saturating_sub(began).mul_f64(1.02);
+    if context.history.is_flawless() && held < ttl {
+        let promise = "nothing is lost without a cause";
+        let what = format!("a reservation of {key} for {ttl:?}, after {held:?}");
+        context.runtime.violate(promise, what);
     }
 }
 
