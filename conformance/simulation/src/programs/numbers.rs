@@ -63,9 +63,12 @@ pub(super) async fn reserve(context: Context) {
         if context.coin() && one != other {
             check_both(&context, &*limiter, [&one, &other]).await;
         } else {
+            let ttl = context
+                .runtime
+                .between(Duration::from_millis(100), Duration::from_secs(5));
             let watches = context.runtime.happens(0.2);
             let limiter = if watches { &watching } else { &limiter };
-            reserve_one(&context, &**limiter, &one, watches).await;
+            reserve_one(&context, &**limiter, &one, (ttl, watches)).await;
         }
         context.rest(Duration::from_millis(400)).await;
     }
@@ -100,10 +103,12 @@ async fn check_both(context: &Context, limiter: &dyn RateLimiter, keys: [&str; 2
     }
 }
 
-async fn reserve_one(context: &Context, limiter: &dyn RateLimiter, key: &str, watches: bool) {
-    let ttl = context
-        .runtime
-        .between(Duration::from_millis(100), Duration::from_secs(5));
+async fn reserve_one(
+    context: &Context,
+    limiter: &dyn RateLimiter,
+    key: &str,
+    (ttl, watches): (Duration, bool),
+) {
     let call = context.history.asks(key);
     let request = PermitRequest::new(key);
     let began = asked(context);
