@@ -1,5 +1,5 @@
-//! Whole programs with the real engine, a server and a network that fail by seed, in one thread and in
-//! virtual time: `simulate --help`.
+//! Whole programs with the real engine, a server and a network that fail by seed, in virtual time, and all of a seed
+//! in one thread: `simulate --help`.
 
 mod history;
 mod judges;
@@ -10,9 +10,14 @@ mod runtime;
 mod server;
 mod simulation;
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::num::NonZero;
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use lexopt::prelude::*;
@@ -28,6 +33,7 @@ Runs programs on a server and a network that fail by seed, and checks every answ
     simulate --seed N                    runs one seed, and tells what happened
         [--programs N] [--tasks N] [--time MS] [--without NAME,NAME]
                                          with less in it than the seed has
+    --threads N                          so many seeds at the same time (one a processor unless set)
     --ids                                ids alone, as many as can be had, by the million
     --panics                             prints panics with their place
     --twice                              runs each seed twice, and compares
@@ -38,6 +44,7 @@ The exit status is 1 if a promise was broken.";
 struct Args {
     first: u64,
     seeds: u64,
+    threads: usize,
     one: Option<Plan>,
     twice: bool,
     panics: bool,
@@ -77,6 +84,7 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
     let mut args = Args {
         first: 1,
         seeds: 1_000,
+        threads: thread::available_parallelism().map_or(1, NonZero::get),
         one: None,
         twice: false,
         panics: false,
@@ -87,13 +95,16 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
-            Long(option @ ("first" | "seeds")) => {
+            Long(option @ ("first" | "seeds" | "threads")) => {
                 let option = format!("--{option}");
-                let number = number(&option, &parser.value()?.string()?)?;
+                let number: u64 = number(&option, &parser.value()?.string()?)?;
                 match &*option {
                     "--first" => args.first = number,
-                    _ if number == 0 => return Err("--seeds 0; allowed is 1 and more".into()),
-                    _ => args.seeds = number,
+                    _ if number == 0 => {
+                        return Err(format!("{option} 0; allowed is 1 and more").into());
+                    }
+                    "--seeds" => args.seeds = number,
+                    _ => args.threads = usize::try_from(number).unwrap_or(usize::MAX).min(1024),
                 }
                 many = Some(option);
             }
@@ -179,24 +190,54 @@ fn one(plan: &Plan, twice: bool) -> ExitCode {
     }
 }
 
+/// What went wrong with a seed.
+enum Wrong {
+    Broken(Plan, runtime::Violation),
+    NotTheSame,
+}
+
+/// Runs seeds in some threads, each in one. The first that goes wrong is told, whoever has found it.
 fn many(args: &Args) -> ExitCode {
     let begun = Instant::now();
-    let mut total = Totals::default();
-    for seed in args.first..args.first.saturating_add(args.seeds) {
-        let plan = args.plan(seed);
-        let outcome = simulate(&plan);
-        if args.twice && simulate(&plan) != outcome {
+    let end = args.first.saturating_add(args.seeds);
+    let (next, total) = (AtomicU64::new(args.first), Mutex::<Totals>::default());
+    let wrong = Mutex::<BTreeMap<u64, Wrong>>::default();
+    let run = || {
+        while lock(&wrong).is_empty() {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= end {
+                break;
+            }
+            let plan = args.plan(seed);
+            let outcome = simulate(&plan);
+            if args.twice && simulate(&plan) != outcome {
+                lock(&wrong).insert(seed, Wrong::NotTheSame);
+            } else if let Some(violation) = outcome.violation {
+                lock(&wrong).insert(seed, Wrong::Broken(plan, violation));
+            } else {
+                lock(&total).add(&outcome);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..args.threads {
+            scope.spawn(run);
+        }
+    });
+    match lock(&wrong).pop_first() {
+        Some((seed, Wrong::NotTheSame)) => {
             println!("seed {seed} is not the same the second time");
             return ExitCode::FAILURE;
         }
-        if let Some(violation) = &outcome.violation {
+        Some((_, Wrong::Broken(plan, violation))) => {
             println!("{violation}\nsimulate {plan}\nMaking it smaller ...");
             let (plan, violation) = shrink(plan, violation.promise);
             println!("{violation}\nsimulate {plan}");
             return ExitCode::FAILURE;
         }
-        total.add(&outcome);
+        None => {}
     }
+    let total = lock(&total);
     total.print(args, begun.elapsed());
     let audits = total.answers.get("audit").copied().unwrap_or(0);
     if audits != args.seeds {
@@ -207,6 +248,10 @@ fn many(args: &Args) -> ExitCode {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The smallest plan that was found which breaks the same promise.
@@ -234,9 +279,9 @@ struct Totals {
     steps: u64,
     ids: u64,
     time: Duration,
-    answers: std::collections::BTreeMap<&'static str, u64>,
-    errors: std::collections::BTreeMap<String, u64>,
-    faults: std::collections::BTreeMap<&'static str, u64>,
+    answers: BTreeMap<&'static str, u64>,
+    errors: BTreeMap<String, u64>,
+    faults: BTreeMap<&'static str, u64>,
 }
 
 impl Totals {
@@ -261,13 +306,14 @@ impl Totals {
         let answers: u64 = self.answers.values().sum();
         println!(
             "{} seeds from {}: {answers} answers checked, {} statements, {} steps in {:.1} h of virtual time; \
-             {:.1} s, {:.0} statements a second",
+             {:.1} s in {} threads, {:.0} statements a second",
             args.seeds,
             args.first,
             self.statements,
             self.steps,
             self.time.as_secs_f64() / 3600.0,
             took.as_secs_f64(),
+            args.threads,
             self.statements as f64 / took.as_secs_f64(),
         );
         println!("ids:     {}", self.ids);
