@@ -121,7 +121,6 @@ simulate() {
     124) missed "$1" "the simulation did not end within half an hour"; return ;;
     *) missed "$1" "the simulation ended with $status"; return ;;
     esac
-    # An argument that is not known has the same status, and no such line.
     promise=$(sed -n 's/^\([a-z][^:"]*\): .*/\1/p' "$log" | head -n 1)
     [ -n "$promise" ] || { missed "$1" "no promise was broken"; return; }
     case "; $(header "$1" Promise); " in

@@ -38,7 +38,7 @@ Runs programs on a server and a network that fail by seed, and checks every answ
     --panics                             prints panics with their place
     --twice                              runs each seed twice, and compares
 
-The exit status is 1 if a promise was broken.";
+Exit status: 0 when all promises were kept, 1 when one was broken, 2 for bad arguments.";
 
 #[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 struct Args {
@@ -65,19 +65,26 @@ impl Args {
     }
 }
 
-fn main() -> Result<ExitCode, lexopt::Error> {
-    let Some(args) = parse()? else {
-        println!("{HELP}");
-        return Ok(ExitCode::SUCCESS);
+fn main() -> ExitCode {
+    let args = match parse() {
+        Ok(Some(args)) => args,
+        Ok(None) => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("simulate: {error}");
+            return ExitCode::from(2);
+        }
     };
     if !args.panics {
         // Handlers panic, and any other panic is a broken promise and told as one.
         std::panic::set_hook(Box::new(|_| {}));
     }
-    Ok(match &args.one {
+    match &args.one {
         Some(plan) => one(plan, args.twice),
         None => many(&args),
-    })
+    }
 }
 
 fn parse() -> Result<Option<Args>, lexopt::Error> {
