@@ -34,6 +34,11 @@ fn registers(history: &History) -> Vec<Violation> {
             violations.push(Violation::new(promise, format!("{register}: {what}")));
         };
         for pair in accepted.windows(2) {
+            // A write takes the next version and is noted in one transaction.
+            if pair[1].version != pair[0].version + 1 {
+                let what = format!("version {} follows {}", pair[1].version, pair[0].version);
+                violate("a transaction has all its effects", what);
+            }
             if pair[1].token < pair[0].token {
                 let what = format!(
                     "version {} has token {}, and version {} before it {}",
@@ -44,6 +49,14 @@ fn registers(history: &History) -> Vec<Violation> {
         }
         let versions: HashMap<i64, i64> =
             accepted.iter().map(|it| (it.value, it.version)).collect();
+        let mut values = HashSet::new();
+        for again in accepted.iter().filter(|it| !values.insert(it.value)) {
+            let what = format!(
+                "{} was written again as version {}",
+                again.value, again.version
+            );
+            violate("a write happens once", what);
+        }
         let mut timed = Vec::new();
         for (call, token, value) in writes {
             let what = || format!("{value} under {token} by {}", history.name(call.program));

@@ -309,6 +309,12 @@ fn writes() {
         broken(&accepted(refused, &[(1, 10)])),
         ["what did not happen has no effect"]
     );
+    let twice = accepted(done(), &[(1, 10), (2, 20), (2, 20)]);
+    assert_eq!(broken(&twice), ["a write happens once"]);
+    let mut missing = accepted(done(), &[(1, 10), (1, 15), (2, 20)]);
+    let of_lease = missing.tables.accepted.get_mut("Lease a");
+    of_lease.expect("its writes").remove(1);
+    assert_eq!(broken(&missing), ["a transaction has all its effects"]);
 }
 
 #[test]
