@@ -126,8 +126,7 @@ impl Headers {
         if self.is_empty() {
             return String::new();
         }
-        let object = self.iter().map(|(name, value)| (name.to_owned(), value));
-        object.collect::<serde_json::Value>().to_string()
+        serde_json::to_string(&self.0).expect("an object of texts")
     }
 
     /// As the column of a model's row has them.
