@@ -8,11 +8,11 @@ use crate::Result;
 use crate::mutate::Kind;
 
 pub(crate) const HELP: &str = "\
-Changes statements of the library one at a time, and sees whether a test fails.
+Changes statements of the library, and functions of its schema, one at a time, and sees whether a test fails.
 
   --seed N          which of the changes are made, a random number unless set
   --count N         how many, 20 unless set; 0 for all
-  --file PART       of files whose path has this part; may be repeated
+  --file PART       of files whose path has this part, such as queue/ or migrations/; may be repeated
   --kind KIND       skip-locked, lock, order, reverse, limit, conflict, predicate, comparison, logic
                     or value; may be repeated
   --list            tells the changes and makes none

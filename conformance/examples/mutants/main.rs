@@ -1,11 +1,11 @@
-//! Changes statements of the library one at a time, and sees whether a test fails.
+//! Changes statements of the library, and the functions of its schema, one at a time, and sees whether a test fails.
 //!
 //! ```text
 //! cargo run -p lockapi-conformance --example mutants -- --help
 //! ```
 //!
 //! A change keeps the length of the text, so nothing is compiled: it is written into a copy of the program
-//! of the tests. A change that the server does not accept counts for nothing, and a survivor that
+//! of the tests. One of a function of the schema is tested on a server of its own, which that program migrates. A change that the server does not accept counts for nothing, and a survivor that
 //! `docs/mutants.md` explains does not count against the tests.
 
 mod args;
@@ -23,7 +23,7 @@ use lockapi::blocking::Backend;
 use lockapi_conformance::cluster::Cluster;
 use mutate::Mutation;
 use postgres::{Client, NoTls};
-use run::Verdict;
+use run::{OwnServer, Verdict};
 use source::Source;
 use tests::{Programs, Tests};
 
@@ -91,7 +91,7 @@ fn mutate(settings: &Settings) -> Result<bool> {
     for (source, mutation) in &chosen {
         let changed = source.changed(mutation);
         let new = Source::statement(&changed);
-        if let Err(error) = client.prepare(new) {
+        if let Err(error) = try_out(&mut client, source, mutation, &changed) {
             // Otherwise nothing is known of the change.
             if client.is_closed() || error.as_db_error().is_none() {
                 return Err(error.into());
@@ -143,6 +143,21 @@ fn mutate(settings: &Settings) -> Result<bool> {
     Ok(is_enough(rate, settings.at_least))
 }
 
+/// Whether the server accepts a change: a statement, or the definition of a function, which then is as before.
+fn try_out(
+    client: &mut Client,
+    source: &Source,
+    mutation: &Mutation,
+    changed: &str,
+) -> Result<(), postgres::Error> {
+    let Some(function) = source.redefinition(changed, mutation) else {
+        return client.prepare(Source::statement(changed)).map(drop);
+    };
+    let mut transaction = client.transaction()?;
+    transaction.batch_execute(&function)?;
+    transaction.rollback()
+}
+
 /// Tests that take so many times as long as without a change do not end in time.
 const SLOWER: u32 = 3;
 
@@ -159,6 +174,8 @@ fn verdict(
     settings: &Settings,
 ) -> Result<Option<Verdict>> {
     let copy = std::env::temp_dir().join(format!("mutant-{}", std::process::id()));
+    let own = source.is_migration().then(OwnServer::new).transpose()?;
+    let folder = own.as_ref().map(|own| &*own.0);
     let mut verdict = None;
     for tests in Tests::of(&source.path, settings) {
         let program = programs.of(&tests, settings)?;
@@ -178,7 +195,7 @@ fn verdict(
             binary::write(path, bytes, places, new.as_bytes())?;
         }
         let limit = settings.limit.max(program.took * SLOWER);
-        let run = |arguments: &[String]| run::run(&copy, arguments, limit);
+        let run = |arguments: &[String]| run::run(&copy, arguments, (limit, folder));
         let said = confirmed(run, &program.arguments);
         fs::remove_file(&copy)?;
         if let Some((path, bytes, _)) = &started {
@@ -297,6 +314,7 @@ mod cases {
         let source = Source {
             path: "a.sql".to_owned(),
             text: "SELECT 1\n WHERE a < b\n ORDER BY a\n".to_owned(),
+            functions: Vec::new(),
         };
         let list = "- `a.sql` comparison `WHERE a < b` becomes `WHERE a <= b`: as here.\n\
                     - `a.sql` order `ORDER BY a` becomes nothing: as there.\n";

@@ -1,11 +1,11 @@
 //! Running the tests until the first one fails.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use crate::Result;
 
@@ -22,9 +22,46 @@ pub(crate) enum Verdict {
     Stuck(&'static str),
 }
 
-/// Runs the tests of a program, at most for some time. It is ended when a test has failed.
-pub(crate) fn run(program: &Path, arguments: &[String], limit: Duration) -> Result<Verdict> {
-    let mut child = Command::new(program)
+/// Where a program of tests starts a server that no other one finds; removed with this.
+pub(crate) struct OwnServer(pub(crate) PathBuf);
+
+/// Servers end some seconds after their last user.
+const SERVER_ENDS: Duration = Duration::from_secs(60);
+
+impl OwnServer {
+    pub(crate) fn new() -> Result<Self> {
+        let name = format!("mutants-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder)?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for OwnServer {
+    fn drop(&mut self) {
+        let began = Instant::now();
+        while let Err(error) = fs::remove_dir(&self.0) {
+            if began.elapsed() > SERVER_ENDS {
+                eprintln!("mutants: {}: {error}", self.0.display());
+                return;
+            }
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+/// Runs the tests of a program, at most for some time, and with a server in this folder if there is one. It is ended when a
+/// test has failed.
+pub(crate) fn run(
+    program: &Path,
+    arguments: &[String],
+    (limit, folder): (Duration, Option<&Path>),
+) -> Result<Verdict> {
+    let mut command = Command::new(program);
+    if let Some(folder) = folder {
+        command.env("TMPDIR", folder).env_remove("DATABASE_URL");
+    }
+    let mut child = command
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

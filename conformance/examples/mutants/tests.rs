@@ -116,6 +116,17 @@ const OTHERS: [(&str, &[Part]); 15] = [
     ("versioned/", &[cases(&["generic::versioned::"])]),
 ];
 
+/// By the beginning of the path of a migration: the statements that call its functions.
+const CALLING: [(&str, &str); 7] = [
+    ("migrations/0001", "mutex/"),
+    ("migrations/0004", "limit/"),
+    ("migrations/0007", "engine/"),
+    ("migrations/0008", "admin/operations/"),
+    ("migrations/0012", "limit/"),
+    ("migrations/0013", "engine/"),
+    ("migrations/", "queue/"),
+];
+
 /// Where the statements are not among those of which the tests of statements see what they do.
 const NOT_COMPARED: [&str; 5] = [
     "admin/examine/",
@@ -167,7 +178,9 @@ impl Tests {
         }
         let begins = |part: &&str| path.starts_with(part);
         let compared = !NOT_COMPARED.iter().any(begins);
-        let others = OTHERS.iter().find(|(part, _)| begins(part));
+        let calling = CALLING.iter().find(|(part, _)| begins(part));
+        let path = calling.map_or(path, |(_, calling)| calling);
+        let others = OTHERS.iter().find(|(part, _)| path.starts_with(part));
         let others = others.into_iter().flat_map(|(_, tests)| tests.iter());
         let statements = compared.then_some(&STATEMENTS);
         // The program of the suite takes one part at a time.
@@ -220,7 +233,7 @@ impl Programs {
         let path = binary::build(&tests.target)?;
         let arguments = tests.arguments(settings);
         let began = Instant::now();
-        let unchanged = run::run(&path, &arguments, settings.limit)?;
+        let unchanged = run::run(&path, &arguments, (settings.limit, None))?;
         if unchanged != Verdict::Passed {
             return Err(format!("{tests}, without a change: {unchanged:?}").into());
         }
