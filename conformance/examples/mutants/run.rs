@@ -26,7 +26,7 @@ pub(crate) enum Verdict {
 pub(crate) struct OwnServer(pub(crate) PathBuf);
 
 /// Servers end some seconds after their last user.
-const SERVER_ENDS: Duration = Duration::from_secs(60);
+const SERVER_ENDS: Duration = Duration::from_mins(1);
 
 impl OwnServer {
     pub(crate) fn new() -> Result<Self> {

@@ -199,7 +199,7 @@ fn one(plan: &Plan, twice: bool) -> ExitCode {
 
 /// What went wrong with a seed.
 enum Wrong {
-    Broken(Plan, runtime::Violation),
+    Broken(Box<Plan>, runtime::Violation),
     NotTheSame,
 }
 
@@ -220,7 +220,7 @@ fn many(args: &Args) -> ExitCode {
             if args.twice && simulate(&plan) != outcome {
                 lock(&wrong).insert(seed, Wrong::NotTheSame);
             } else if let Some(violation) = outcome.violation {
-                lock(&wrong).insert(seed, Wrong::Broken(plan, violation));
+                lock(&wrong).insert(seed, Wrong::Broken(Box::new(plan), violation));
             } else {
                 lock(&total).add(&outcome);
             }
@@ -238,7 +238,7 @@ fn many(args: &Args) -> ExitCode {
         }
         Some((_, Wrong::Broken(plan, violation))) => {
             println!("{violation}\nsimulate {plan}\nMaking it smaller ...");
-            let (plan, violation) = shrink(plan, violation.promise);
+            let (plan, violation) = shrink(*plan, violation.promise);
             println!("{violation}\nsimulate {plan}");
             return ExitCode::FAILURE;
         }

@@ -211,10 +211,10 @@ pub(super) async fn hold<G: Guard>(
         }
         if writes && context.runtime.happens(0.2) {
             let proof = guard.lock().as_ref().and_then(|guard| guard.proof());
-            if let Some(fence) = proof {
-                if transactions::write(context, &fence).await {
-                    context.history.lost(kind, key);
-                }
+            if let Some(fence) = proof
+                && transactions::write(context, &fence).await
+            {
+                context.history.lost(kind, key);
             }
         }
     }
