@@ -21,7 +21,12 @@ pub(crate) struct Context {
     subject: Arc<dyn Subject>,
     face: Face,
     fixture: Arc<dyn Fixture>,
+    options: BackendOptions,
 }
+
+/// How long a server behind a proxy may take that has one session for all: to find out what such a proxy keeps takes two
+/// seconds without neighbours.
+const ONE_BY_ONE: Duration = Duration::from_secs(15);
 
 impl Deref for Context {
     type Target = dyn Fixture;
@@ -37,10 +42,16 @@ impl Context {
             Ok(fixture) => fixture,
             Err(problem) => panic!("no fixture for {place:?}: {problem}"),
         };
+        let options = BackendOptions::default();
+        let options = match place {
+            Place::HostileProxy => options.timeout(ONE_BY_ONE),
+            _ => options,
+        };
         Self {
             subject,
             face,
             fixture,
+            options,
         }
     }
 
@@ -53,6 +64,7 @@ impl Context {
             subject,
             face,
             fixture,
+            options: BackendOptions::default(),
         }
     }
 
@@ -60,6 +72,16 @@ impl Context {
     /// is in line once its thread has run, so the scheduler decides how many go together.
     pub(crate) fn calls_arrive_together(&self) -> bool {
         self.face != Face::Blocking
+    }
+
+    /// As many calls at the same time, or a tenth: each blocking one has a thread, and thousands of these pass the processors
+    /// to each other for minutes where others want them too.
+    pub(crate) fn crowd(&self, calls: usize) -> usize {
+        if self.face == Face::Blocking {
+            calls.div_ceil(10)
+        } else {
+            calls
+        }
     }
 
     /// The same subject and face at another place.
@@ -81,9 +103,7 @@ impl Context {
 
     /// Connects a backend, as another process would.
     pub(crate) async fn backend(&self) -> Arc<dyn Backend> {
-        self.connect(BackendOptions::default())
-            .await
-            .expect("a backend")
+        self.connect(self.options.clone()).await.expect("a backend")
     }
 
     /// Tries to connect a backend with options; their namespace is replaced by the fixture's.

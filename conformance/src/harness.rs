@@ -16,8 +16,8 @@ use crate::context::Context;
 use crate::face::Face;
 use crate::fixture::{Need, Place, Subject};
 
-/// How long a case may take.
-const LIMIT: Duration = Duration::from_mins(2);
+/// How long a case may take: what does not end is found, whatever else the machine does.
+const LIMIT: Duration = Duration::from_mins(4);
 
 pub(crate) type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// How long something that has to happen may take on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub(crate) const SOON: Duration = Duration::from_mins(1);
 
 /// How long something that must not happen is given to happen.
 pub(crate) const A_MOMENT: Duration = Duration::from_millis(120);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lockapi::limit::Quota;
+use lockapi::limit::{MAX_PERIOD, Quota};
 use lockapi::queue::{Claim, Delivery, JobLimit};
 use lockapi::worker::Worker;
 use lockapi::{Backend, Queue};
@@ -436,7 +436,8 @@ async fn dead_letters_take_no_place(cx: Context) {
 async fn lost_claim_holds_no_second_place(cx: Context) {
     let backend = quiet(&cx).await;
     let queue = backend.queue("work").unwrap();
-    let limit = running(1).rate(Quota::per_day(1000));
+    // None comes back meanwhile.
+    let limit = running(1).rate(Quota::new(1000, MAX_PERIOD));
     queue.set_limit(limit).await.unwrap();
     let mut done = 0;
     for fault in faults("UPDATE lockapi.job AS j") {

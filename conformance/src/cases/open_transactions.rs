@@ -119,9 +119,10 @@ async fn open_push_of_many_keys_holds_up_no_other_key(cx: Context) {
     let queue = patient(&cx).await.queue("work").unwrap();
     let keyed = |nth: usize| job(nth).unique(format!("key {nth}"), Unique::Skip);
     let mut tx = cx.begin().await.unwrap();
-    let theirs = (0..600).filter(|nth| nth % 10 == 7).map(keyed).collect();
+    let all = cx.crowd(600);
+    let theirs = (0..all).filter(|nth| nth % 10 == 7).map(keyed).collect();
     tx.push_in(&queue, theirs).await.unwrap();
-    let pushes = (0..600).map(|nth| {
+    let pushes = (0..all).map(|nth| {
         let (queue, job) = (queue.clone(), keyed(nth));
         tokio::spawn(async move { queue.push(job).await })
     });

@@ -147,28 +147,36 @@ async fn transactions_on_a_hot_standby_take_nothing(cx: Context) {
 
 async fn proxy_is_detected(cx: Context) {
     for _ in 0..5 {
-        let backend = cx.backend().await;
-        let can = backend.capabilities();
-        assert!(!can.session_locks && !can.notifications);
-        let error = backend.mutex("door").unwrap_err();
-        assert_eq!(
-            (error.kind(), error.key()),
-            (ErrorKind::Unsupported, Some("door"))
-        );
-        assert!(
-            error.to_string().contains("transaction-pooling proxy"),
-            "{error}"
-        );
+        connect_through_proxy(&cx).await;
     }
 }
 
-async fn proxy_with_one_session_is_detected(cx: Context) {
-    let start = Instant::now();
-    proxy_is_detected(cx).await;
-    // Each of five would have to give up first, after five seconds.
+async fn connect_through_proxy(cx: &Context) {
+    let backend = cx.backend().await;
+    let can = backend.capabilities();
+    assert!(!can.session_locks && !can.notifications);
+    let error = backend.mutex("door").unwrap_err();
+    assert_eq!(
+        (error.kind(), error.key()),
+        (ErrorKind::Unsupported, Some("door"))
+    );
     assert!(
-        start.elapsed() < Duration::from_secs(20),
-        "it waited for itself"
+        error.to_string().contains("transaction-pooling proxy"),
+        "{error}"
+    );
+}
+
+/// One that waits for itself gives up after five seconds, each time.
+async fn proxy_with_one_session_is_detected(cx: Context) {
+    let mut fastest = Duration::MAX;
+    for _ in 0..5 {
+        let start = Instant::now();
+        connect_through_proxy(&cx).await;
+        fastest = fastest.min(start.elapsed());
+    }
+    assert!(
+        fastest < Duration::from_secs(5),
+        "it waited for itself: {fastest:?}"
     );
 }
 

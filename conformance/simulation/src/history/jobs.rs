@@ -246,8 +246,12 @@ impl History {
             return;
         };
         known.push = push.clone();
-        known.pushed.1 = self.runtime.now();
+        let now = self.runtime.now();
+        known.pushed.1 = now;
         let delivered = known.deliveries > 0;
+        if push == Push::Done {
+            state.prioritized.pushed(job, now);
+        }
         drop(state);
         match push {
             Push::Done => self.answered("push"),
@@ -371,6 +375,13 @@ impl History {
         }
     }
 
+    /// A handler of a worker answers that it is to be tried again after a time, which a worker that can keeps.
+    pub(crate) fn puts_off(&self, job: u64, asked: (i64, Time), time: Duration) {
+        if self.tells_all && !self.blocked {
+            self.rests(job, asked, time);
+        }
+    }
+
     /// A delivery has failed that may be tried so often at most.
     pub(crate) fn failed_attempt(&self, job: u64) {
         if let Some(known) = self.lock().jobs.get_mut(&job) {
@@ -383,8 +394,9 @@ impl History {
         let state = self.lock();
         let failures = state.jobs.get(&job).map_or(0, |known| known.failures);
         drop(state);
-        let is_lost = self.replaced && failures >= most;
-        if attempt == 0 || attempt > most || (failures >= most && !is_lost) {
+        // A standby that has taken over may not know of the last ones.
+        let beyond = failures >= most && !self.replaced;
+        if attempt == 0 || attempt > most || beyond {
             let what = format!("job {job}: attempt {attempt} of {most} after {failures} failures");
             let promise = "no job is tried more often than it may";
             self.runtime.violate(promise, what);

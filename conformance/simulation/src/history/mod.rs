@@ -2,6 +2,7 @@
 
 mod jobs;
 mod numbers;
+mod priorities;
 mod results;
 mod runs;
 mod turns;
@@ -20,6 +21,7 @@ use crate::runtime::{ProgramId, Runtime, Time};
 pub(crate) use jobs::Group;
 use jobs::Job;
 pub(crate) use numbers::Run;
+use priorities::Prioritized;
 use results::{Drains, Results};
 pub(crate) use runs::Delivered;
 use runs::Runs;
@@ -116,6 +118,7 @@ struct State {
     fail_overs: Vec<(Time, Time)>,
     turns: Turns,
     uses: BTreeMap<(&'static str, String), Uses>,
+    prioritized: Prioritized,
     /// Calls of limiters by key.
     calls: BTreeMap<String, Vec<numbers::Asked>>,
     /// When the faults have stopped.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockapi::limit::{Algorithm, Quota};
 
-use super::History;
+use super::{History, State};
 use crate::runtime::Time;
 
 /// Ids that follow one another without a gap.
@@ -26,6 +26,12 @@ const UNDER_WAY: Duration = Duration::from_secs(10);
 /// The answers may be so much older or newer than the decision.
 const MARGIN: Duration = Duration::from_millis(5);
 
+impl State {
+    fn asked(&mut self, key: &str, call: usize) -> Option<&mut Asked> {
+        self.calls.get_mut(key)?.get_mut(call)
+    }
+}
+
 impl History {
     /// A limiter is asked for a permit; answers the number of the call.
     pub(crate) fn asks(&self, key: &str) -> usize {
@@ -43,9 +49,7 @@ impl History {
     /// It was left, or has failed: it may have taken a permit until then at the latest.
     pub(crate) fn gave_up(&self, key: &str, call: usize) {
         let until = self.runtime.now() + UNDER_WAY;
-        let mut state = self.lock();
-        let calls = state.calls.get_mut(key);
-        if let Some(one) = calls.and_then(|calls| calls.get_mut(call)) {
+        if let Some(one) = self.lock().asked(key, call) {
             one.answered = Some(until);
         }
     }
@@ -53,9 +57,7 @@ impl History {
     /// It has answered, and took nothing, although it was not refused there.
     pub(crate) fn took_none(&self, key: &str, call: usize) {
         let now = self.runtime.now();
-        let mut state = self.lock();
-        let calls = state.calls.get_mut(key);
-        if let Some(one) = calls.and_then(|calls| calls.get_mut(call)) {
+        if let Some(one) = self.lock().asked(key, call) {
             (one.answered, one.took) = (Some(now), Some(false));
         }
     }
@@ -72,8 +74,7 @@ impl History {
     ) {
         let now = self.runtime.now();
         let mut state = self.lock();
-        let calls = state.calls.entry(key.to_owned()).or_default();
-        let Some(one) = calls.get_mut(call) else {
+        let Some(one) = state.asked(key, call) else {
             return;
         };
         (one.answered, one.took) = (Some(now), Some(took));
@@ -81,7 +82,8 @@ impl History {
         if took || !self.flawless {
             return;
         }
-        let taken = calls.iter().filter(|it| it.took != Some(false));
+        let calls = state.calls.get(key).into_iter().flatten();
+        let taken = calls.filter(|it| it.took != Some(false));
         let mut taken: Vec<_> = taken.map(|it| it.answered.unwrap_or(now)).collect();
         taken.sort_unstable();
         drop(state);

@@ -22,24 +22,31 @@ fn priority(context: &Context) -> Priority {
 
 /// A job that carries this number.
 pub(super) fn job(context: &Context, number: u64) -> Job {
+    job_with(priority(context), number)
+}
+
+fn job_with(priority: Priority, number: u64) -> Job {
     Job::new("job", &number)
         .expect("a job")
         .max_attempts(ATTEMPTS)
-        .priority(priority(context))
+        .priority(priority)
 }
 
 pub(super) async fn push(context: Context) {
     let queue = context.backend().queue(QUEUE).expect("a queue");
     while !context.is_ending() {
         let number = context.history.push();
-        let mut job = job(&context, number);
+        let priority = priority(&context);
+        let mut job = job_with(priority, number);
+        let mut delay = Duration::ZERO;
         if context.coin() {
-            let delay = context
+            delay = context
                 .runtime
                 .between(Duration::from_millis(1), Duration::from_secs(3));
             job = job.delay(delay);
             context.history.rests(number, (0, asked(&context)), delay);
         }
+        context.history.prioritizes(number, priority, delay);
         let has_key = context.coin();
         if has_key {
             job = job.idempotency_key(number.to_string());
@@ -160,6 +167,9 @@ async fn handle(context: &Context, delivery: Delivery, began: Time, by_hand: boo
             .violate("what is delivered was pushed", delivery.payload());
     };
     let token = delivery.ticket().token;
+    if let Some(made) = context.server.made(token) {
+        context.history.claimed(job, made);
+    }
     let (shared, held) = shared(delivery);
     let Some(entry) = context
         .history
@@ -311,6 +321,7 @@ pub(super) async fn audit(context: &Context) {
     }
     results::audit(context).await;
     few::audit(context).await;
+    context.history.check_priorities();
     context.history.check_jobs(|job| {
         context.server.model(|model| {
             let jobs = format!("{:?}", model.state().jobs());

@@ -10,7 +10,7 @@ use lockapi::Stop;
 use lockapi::queue::{Job, Unhandled};
 use lockapi::worker::{self, Failed, Observe, Worker, WorkerOptions};
 
-use super::{Context, jobs, results, transactions};
+use super::{Context, asked, jobs, results, transactions};
 use crate::history::Entry;
 use crate::runtime::Time;
 
@@ -187,6 +187,9 @@ pub(super) async fn work_until_end(context: &Context, queue: &str, last: impl Fu
     select(pin!(working), pin!(stopping)).await;
 }
 
+/// After so long what has failed is tried again; by the default, which counts when this panics, later.
+const BACKOFF: Duration = Duration::from_millis(300);
+
 /// Some of them panic.
 fn backoff(context: &Context) -> impl Fn(u32) -> Duration + Send + Sync + use<> {
     let context = context.clone();
@@ -195,7 +198,7 @@ fn backoff(context: &Context) -> impl Fn(u32) -> Duration + Send + Sync + use<> 
             !context.runtime.happens(0.02),
             "a backoff of the simulation"
         );
-        Duration::from_millis(300)
+        BACKOFF
     }
 }
 
@@ -226,11 +229,25 @@ async fn handle(
         return after(&context);
     }
     drop(entry);
+    let put_off = |time| {
+        let asked = (token, asked(&context));
+        context.history.puts_off(job, asked, time);
+        time
+    };
     match context.runtime.draw(|random| random.u8(..20)) {
-        0 => panic!("a handler of the simulation"),
-        1 => Err(Failed::retry_after("again", Duration::from_millis(200))),
-        2 => Err(Failed::retry("again")),
-        3 => Err(Failed::snooze(Duration::from_millis(500))),
+        0 => {
+            put_off(BACKOFF);
+            panic!("a handler of the simulation")
+        }
+        1 => Err(Failed::retry_after(
+            "again",
+            put_off(Duration::from_millis(200)),
+        )),
+        2 => {
+            put_off(BACKOFF);
+            Err(Failed::retry("again"))
+        }
+        3 => Err(Failed::snooze(put_off(Duration::from_millis(500)))),
         4 => {
             // The server may still have it when this process takes it for lost.
             context.history.ack(job, token);
@@ -267,11 +284,13 @@ async fn handle_soon(
     let entry = began(&context, job, &cx);
     context.rest(Duration::from_secs(1)).await;
     drop(entry);
+    let token = cx.delivery().ticket().token;
     if context.runtime.happens(0.1) {
+        let asked = (token, asked(&context));
+        context.history.puts_off(job, asked, BACKOFF);
         return Err(Failed::retry("again"));
     }
     results::set(&context, job, cx.delivery());
-    let token = cx.delivery().ticket().token;
     context.history.ack(job, token);
     context.history.handled(job, token);
     Ok(())

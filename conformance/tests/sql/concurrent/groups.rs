@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use lockapi::admin::JobEdit;
 use lockapi::queue::{Outcome, Priority};
-use lockapi::suite::queue::{Admit, LimitRow, NewJob, Push, SetGroups, Take};
+use lockapi::suite::queue::{Admit, LimitRow, NewJob, Push, SetGroupLimit, SetGroups, Take};
 
 use super::queue::{
     ack, cancel, cancel_as_operator, claim, count, edit, edit_by, name, new_job, purge, settle,
@@ -461,4 +461,87 @@ fn done() -> Step {
         groups.sort_unstable();
         format!("took {groups:?}")
     })
+}
+
+/// A burst, of which one permit comes back in so many minutes.
+fn rate(burst: i64, minutes: i64) -> LimitRow {
+    LimitRow {
+        running: Some(4),
+        permits: Some(1),
+        period: Some(minutes * UNIT * 1000),
+        burst: Some(burst),
+        step: Some(minutes * UNIT * 1000),
+    }
+}
+
+fn set_rates(limit: LimitRow, ordered: bool) -> Step {
+    let batch = move |side: &Side| {
+        vec![SetGroups {
+            name: name(side),
+            limit,
+            ordered,
+            topic: 0,
+        }]
+    };
+    step(batch, |_, ()| "set".to_owned())
+}
+
+fn set_rate_of(group: &'static str, limit: LimitRow) -> Step {
+    let batch = move |side: &Side| {
+        vec![SetGroupLimit {
+            name: name(side),
+            group: group.to_owned(),
+            limit: Some(limit),
+            topic: 0,
+        }]
+    };
+    step(batch, move |_, ()| format!("set of {group}"))
+}
+
+/// Permits of groups and of keys, taken and come back, while the clock goes on and back and the rates are changed.
+#[test]
+fn permits_are_those_of_the_model() {
+    const EACH: Parked = Parked {
+        count: 12,
+        each: true,
+        ..job_of("e")
+    };
+    const KEYED: Parked = Parked { by: "k", ..EACH };
+    const OWN: Parked = Parked {
+        count: 15,
+        ..job_of("k")
+    };
+    // It is set back while no row has been idle for so long that it was swept, which the model does not do.
+    const MINUTES: [i64; 16] = [0, 4, -2, 4, -5, 8, -6, 3, 12, 60, 1, 30, 100, 9, 200, 7];
+    const PARKED: [&[Parked]; 2] = [&[EACH, OWN, EACH, EACH], &[EACH, KEYED, OWN, KEYED]];
+    for parked in PARKED {
+        for ordered in [false, true] {
+            for groups in [1, 3, 20] {
+                let mut steps = vec![
+                    set_rates(rate(3, 10), ordered),
+                    set_rate_of("e001", rate(1, 30)),
+                    set_rate_of(
+                        "e002",
+                        LimitRow {
+                            running: Some(2),
+                            ..LimitRow::default()
+                        },
+                    ),
+                    park(parked),
+                ];
+                for (nth, minutes) in MINUTES.into_iter().enumerate() {
+                    steps.extend([admit_of(groups), done(), admit_of(groups), admit_of(50)]);
+                    steps.extend([elapse(minutes), admit_of(20), done()]);
+                    match nth {
+                        4 => steps.push(set_rates(rate(2, 15), ordered)),
+                        8 => steps.push(set_rates(rate(5, 5), ordered)),
+                        10 => steps.push(set_rate_of("k", rate(1, 20))),
+                        _ => {}
+                    }
+                }
+                let steps: Vec<_> = steps.iter().collect();
+                agree(Plans::Engine, &steps);
+            }
+        }
+    }
 }
