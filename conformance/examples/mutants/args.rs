@@ -86,5 +86,22 @@ pub(crate) fn parse() -> Result<Option<Settings>> {
             other => return Err(other.unexpected().into()),
         }
     }
+    settings.check()?;
     Ok(Some(settings))
+}
+
+impl Settings {
+    fn check(&self) -> Result<()> {
+        if self.threads == 0 {
+            return Err("--threads 0; allowed is one or more".into());
+        }
+        if self.at_least > 100 {
+            let problem = format!("--at-least {}; allowed are 0 to 100", self.at_least);
+            return Err(problem.into());
+        }
+        if self.test.is_none() && !self.only.is_empty() {
+            return Err("--only is for the tests of a target; allowed is it with --test".into());
+        }
+        Ok(())
+    }
 }

@@ -5,8 +5,9 @@
 //! ```
 //!
 //! A change keeps the length of the text, so nothing is compiled: it is written into a copy of the program
-//! of the tests. One of a function of the schema is tested on a server of its own, which that program migrates. A change that the server does not accept counts for nothing, and a survivor that
-//! `docs/mutants.md` explains does not count against the tests.
+//! of the tests. One of a function of the schema is tested on a server of its own, which that program migrates. A change
+//! that the server does not accept counts for nothing, and a survivor that `docs/mutants.md` explains does not count against
+//! the tests.
 
 mod args;
 mod binary;
@@ -22,6 +23,7 @@ use args::Settings;
 use lockapi::blocking::Backend;
 use lockapi_conformance::cluster::Cluster;
 use mutate::Mutation;
+use postgres::error::SqlState;
 use postgres::{Client, NoTls};
 use run::{OwnServer, Verdict};
 use source::Source;
@@ -61,6 +63,8 @@ struct Tally {
     survived: usize,
     explained: usize,
     not_applicable: usize,
+    /// Of these, what is no statement: a change that says nothing, whatever the tests are.
+    malformed: usize,
 }
 
 impl Tally {
@@ -97,6 +101,8 @@ fn mutate(settings: &Settings) -> Result<bool> {
                 return Err(error.into());
             }
             tally.not_applicable += 1;
+            let is_malformed = error.code() == Some(&SqlState::SYNTAX_ERROR);
+            tally.malformed += usize::from(is_malformed);
             let message = error.as_db_error().map_or("", |error| error.message());
             tell(&format!("refused: {message}"), source, mutation);
             continue;
@@ -133,11 +139,12 @@ fn mutate(settings: &Settings) -> Result<bool> {
     }
     let rate = tally.rate();
     println!(
-        "{} killed, {} survived, {} explained, {} not applicable: {}",
+        "{} killed, {} survived, {} explained, {} not applicable ({} by their syntax): {}",
         tally.killed,
         tally.survived,
         tally.explained,
         tally.not_applicable,
+        tally.malformed,
         rate.map_or("none counts".to_owned(), |rate| format!("{rate} %"))
     );
     Ok(is_enough(rate, settings.at_least))
@@ -254,6 +261,9 @@ fn choose(settings: &Settings) -> Result<Vec<(Source, Mutation)>> {
                 all.push((source.clone(), mutation));
             }
         }
+    }
+    if all.is_empty() {
+        return Err("no file has such a change: see --list without --file and --kind".into());
     }
     if settings.count > 0 {
         fastrand::Rng::with_seed(settings.seed).shuffle(&mut all);

@@ -118,8 +118,13 @@ pub(crate) fn mutations(text: &str) -> Vec<Mutation> {
         let bare = old.trim_end();
         // Comments are not executed.
         if !bare.trim_start().starts_with("--") {
-            for (kind, new) in changes(bare) {
-                if let Some(new) = fitted(bare, &new) {
+            // What ends a statement of a function stays.
+            let (clause, end) = match bare.strip_suffix(';') {
+                Some(clause) => (clause, ";"),
+                None => (bare, ""),
+            };
+            for (kind, new) in changes(clause) {
+                if let Some(new) = fitted(bare, &(new + end)) {
                     let old = bare.to_owned();
                     all.push(Mutation {
                         kind,
@@ -147,7 +152,7 @@ fn changes(line: &str) -> Vec<(Kind, String)> {
     let mut without = |kind, from: usize, to: usize| {
         changes.push((kind, format!("{}{}", &line[..from], &line[to..])));
     };
-    for clause in ["FOR UPDATE", "FOR KEY SHARE"] {
+    for clause in ["FOR UPDATE", "FOR KEY SHARE", "FOR SHARE"] {
         if let Some(from) = line.find(clause) {
             without(Kind::Lock, from, end_of_clause(line, from));
         }
@@ -233,4 +238,23 @@ fn stands_alone(line: &str, at: usize, word: &str) -> bool {
         edge.is_some_and(|edge| edge.is_ascii_alphanumeric()) && beside.is_some_and(is_part)
     };
     !joined(edges.0, before) && !joined(edges.1, after)
+}
+
+#[cfg(test)]
+mod cases {
+    use super::*;
+
+    #[test]
+    fn what_ends_a_statement_stays() {
+        let text = "        AND k.at > instant;\n        FOR UPDATE OF j SKIP LOCKED;\n        LIMIT 1);\n";
+        let all = mutations(text);
+        let of = |kind| {
+            let mut of = all.iter().filter(move |it: &&Mutation| it.kind == kind);
+            of.next().expect("a change").new.trim()
+        };
+        assert_eq!(of(Kind::Predicate), ";");
+        assert_eq!(of(Kind::Lock), ";");
+        assert_eq!(of(Kind::SkipLocked), "FOR UPDATE OF j;");
+        assert_eq!(of(Kind::Limit), ");");
+    }
 }

@@ -128,6 +128,15 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
             _ => return Err(arg.unexpected()),
         }
     }
+    if args
+        .first
+        .checked_add(args.seeds)
+        .is_none_or(|end| end > LAST)
+    {
+        let (first, seeds) = (args.first, args.seeds);
+        let problem = format!("--first {first} --seeds {seeds}; allowed are seeds up to {LAST}");
+        return Err(problem.into());
+    }
     let Some(seed) = seed else {
         return match less.first() {
             Some((option, _)) => Err(format!("{option} goes with --seed").into()),
@@ -144,6 +153,9 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
     args.one = Some(plan);
     Ok(Some(args))
 }
+
+/// No seed is larger, so that there are numbers behind the last one.
+const LAST: u64 = u64::MAX >> 1;
 
 fn number<T: FromStr<Err: Display>>(option: &str, value: &str) -> Result<T, String> {
     let parsed = value.parse::<T>();

@@ -21,6 +21,10 @@ fn what_makes_no_sense_is_refused() {
         ("--seeds 0", "--seeds 0; allowed is 1 and more"),
         ("--threads 0", "--threads 0; allowed is 1 and more"),
         ("--seeds many", "--seeds many: "),
+        (
+            "--first 18446744073709551614 --seeds 5",
+            "allowed are seeds up to 9223372036854775807",
+        ),
         ("--seed -1", "--seed -1: "),
         ("--tasks 1", "--tasks goes with --seed"),
         ("--seed 1 --seeds 2", "--seeds does not go with --seed"),

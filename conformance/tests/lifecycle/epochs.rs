@@ -88,6 +88,32 @@ async fn rows_of_another_server_draw_nothing_again() {
     are_larger(drawn(&database).await, lost);
 }
 
+/// The second finds the epoch that the first has begun.
+#[test]
+fn two_that_enter_at_once_begin_one_epoch() {
+    let database = OwnDatabase::migrated();
+    let before = database.number(ENTER);
+    database.sql(FORGET);
+    let connect = || Client::connect(&database.url(), NoTls).expect("a connection");
+    let enter = |client: &mut Client| -> i64 {
+        let entered = client.query_one(ENTER, &[]);
+        entered.expect("a number").get(0)
+    };
+    let (mut first, mut second) = (connect(), connect());
+    first.batch_execute("BEGIN").expect("begun");
+    let begun = enter(&mut first);
+    let pid = second.query_one("SELECT pg_backend_pid()", &[]);
+    let pid: i32 = pid.expect("a process").get(0);
+    let entering = std::thread::spawn(move || enter(&mut second));
+    let waits = format!("SELECT cardinality(pg_blocking_pids({pid}))");
+    while database.number(&waits) == 0 {
+        assert!(!entering.is_finished(), "it does not wait");
+    }
+    first.batch_execute("COMMIT").expect("committed");
+    assert_eq!(entering.join().expect("entered"), begun);
+    assert!(begun > before, "{begun} after {before}");
+}
+
 /// A program at work does not wait for another that connects.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_come_back_under_a_program_begin_an_epoch() {

@@ -197,6 +197,8 @@ pub(crate) fn parse() -> Result<Command, lexopt::Error> {
             }
             Long("only") => {
                 settings.faults = faults(&parser.value()?.string()?)?;
+                settings.faults.sort_unstable();
+                settings.faults.dedup();
                 chosen = true;
             }
             Long("control") => {

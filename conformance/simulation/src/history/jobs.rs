@@ -10,6 +10,9 @@ use super::{Entry, Held, History, Hold, State};
 use crate::judges::Broken;
 use crate::runtime::{ProgramId, Runtime, Time};
 
+/// A claim takes so much longer than it waits.
+const CLAIMED: Duration = Duration::from_secs(1);
+
 /// How often jobs of hundreds of groups are pushed.
 const MOST_CROWDS: u32 = 2;
 
@@ -57,6 +60,8 @@ pub(super) struct Job {
     handled: Option<i64>,
     /// How often it has failed.
     failures: u32,
+    /// How often it was given back, which is no attempt.
+    released: u64,
     /// The deliveries whose leases are not extended by themselves.
     by_hand: Vec<i64>,
     pub(super) open: BTreeMap<u64, Hold>,
@@ -144,6 +149,7 @@ impl State {
             rests: None,
             handled: None,
             failures: 0,
+            released: 0,
             by_hand: Vec::new(),
             open: BTreeMap::new(),
         };
@@ -431,6 +437,41 @@ impl History {
         }
     }
 
+    /// The handler of a worker goes on although its job is lost, which it knew.
+    pub(crate) fn not_dropped(&self, job: u64, token: i64) {
+        if self.prompt {
+            let what = format!("job {job} under {token}");
+            let promise = "a handler whose job is lost is dropped";
+            self.runtime.violate(promise, what);
+        }
+    }
+
+    /// It was given back.
+    pub(crate) fn released(&self, job: u64) {
+        if let Some(known) = self.lock().jobs.get_mut(&job) {
+            known.released += 1;
+        }
+    }
+
+    /// A claim that began at `asked` has found so many jobs, of at most some, for which it waited some time at most.
+    pub(crate) fn claim_ended(&self, asked: Time, (wait, most): (Duration, usize), found: usize) {
+        if found > most {
+            let what = format!("{found} of {most}");
+            let promise = "a claim has no more than it asks for";
+            self.runtime.violate(promise, what);
+        }
+        let took = self.runtime.now().saturating_sub(asked);
+        let what = || format!("a claim found {found} jobs in {took:?} of {wait:?}");
+        // Clocks of processes differ by a hundredth.
+        if self.is_plain() && found == 0 && took < wait.mul_f64(0.985) {
+            let promise = "a wait is not given up before its time";
+            self.runtime.violate(promise, what());
+        }
+        if self.is_plain() && took > wait.mul_f64(1.015) + CLAIMED {
+            self.runtime.violate("a wait ends with its time", what());
+        }
+    }
+
     /// Somebody is about to fail it for good.
     pub(crate) fn reject(&self, job: u64) {
         if let Some(known) = self.lock().jobs.get_mut(&job) {
@@ -445,7 +486,8 @@ impl History {
         let Some(known) = state.jobs.get(&job) else {
             return;
         };
-        let (had, rejected) = (known.deliveries, known.rejected);
+        let had = known.deliveries.saturating_sub(known.released);
+        let rejected = known.rejected;
         drop(state);
         if !rejected && had + unseen < u64::from(most) {
             let what = format!("job {job} was delivered {had} times of {most}");

@@ -2,6 +2,7 @@
 
 mod jobs;
 mod numbers;
+mod pauses;
 mod priorities;
 mod results;
 mod runs;
@@ -21,6 +22,7 @@ use crate::runtime::{ProgramId, Runtime, Time};
 pub(crate) use jobs::Group;
 use jobs::Job;
 pub(crate) use numbers::Run;
+use pauses::Pauses;
 use priorities::Prioritized;
 use results::{Drains, Results};
 pub(crate) use runs::Delivered;
@@ -119,6 +121,8 @@ struct State {
     turns: Turns,
     uses: BTreeMap<(&'static str, String), Uses>,
     prioritized: Prioritized,
+    /// By queue.
+    pauses: BTreeMap<&'static str, Pauses>,
     /// Calls of limiters by key.
     calls: BTreeMap<String, Vec<numbers::Asked>>,
     /// When the faults have stopped.
@@ -311,6 +315,11 @@ impl History {
     /// Whether what is renewed cannot be lost.
     pub(crate) fn leases_last(&self) -> bool {
         self.leases_last
+    }
+
+    /// Whether whoever asks waits for the answer, nothing fails and nobody is held up.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.undisturbed && self.tells_all
     }
 
     /// Whether nothing can fail, so that all answers have to agree.

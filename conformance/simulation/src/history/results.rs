@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockapi::queue::JobResult;
+use lockapi::queue::{Drained, JobResult};
 
 use super::History;
 use super::jobs::Job;
@@ -125,6 +125,18 @@ impl History {
             let what = format!("drained since {asked:?}, and {running:?} run");
             self.runtime
                 .violate("nothing of a drained queue runs", what);
+        }
+    }
+
+    /// A drain that was asked for at `asked` did not become complete, although all who have jobs of the queue end them.
+    pub(crate) fn not_drained(&self, asked: Time, drained: &Drained) {
+        let state = self.lock();
+        let ended = |(_, answered): &(Time, Option<Time>)| answered.is_some_and(|it| it < asked);
+        let is_alone = state.drains.resumes.iter().all(ended);
+        drop(state);
+        if is_alone {
+            let what = format!("asked for at {asked:?}: {drained:?}");
+            self.runtime.violate("a drain becomes complete", what);
         }
     }
 

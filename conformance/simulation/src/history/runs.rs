@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use lockapi::schedule::{Run, Status};
+use lockapi::schedule::{Overlap, Run, Status};
 
 use super::{Entry, Held, History};
 use crate::runtime::{ProgramId, Time};
 
 /// The log counts the times that were missed up to here.
 const COUNTED: u32 = 100;
+/// A run that was completed in a transaction has ended when that is committed, so much later at most.
+const COMMITTED: Duration = Duration::from_secs(10);
+/// Whoever fires all that is due is so much later than the last time at most.
+const LATE: Duration = Duration::from_secs(1);
 
 /// The runs of a task by the time at which they were due.
 pub(super) type Runs = BTreeMap<SystemTime, Known>;
@@ -89,7 +93,7 @@ impl History {
     }
 
     /// In the end: every time at which a task was due is in its log, once, the earliest first.
-    pub(crate) fn check_log(&self, task: &str, every: Duration, log: &[Run]) {
+    pub(crate) fn check_log(&self, task: &str, (every, overlap): (Duration, Overlap), log: &[Run]) {
         if self.stepped {
             return;
         }
@@ -110,5 +114,34 @@ impl History {
             let what = format!("{task}: {run:?} has not ended");
             self.runtime.violate("runs end", what);
         }
+        // Another server may not know what has ended.
+        if self.replaced {
+            return;
+        }
+        let needless = |run: &&Run| run.status == Status::Skipped && !overlaps(overlap, run, log);
+        if let Some(run) = log.iter().find(needless) {
+            let what = format!("{task}: nothing ran beside {run:?}");
+            self.runtime
+                .violate("no run is skipped without a cause", what);
+        }
+        let late = log.last().filter(|run| {
+            let late = run.fired_at.duration_since(run.fire_at);
+            late.is_ok_and(|late| late > every + LATE)
+        });
+        if let Some(run) = late {
+            let what = format!("{task}: the last of what was due is {run:?}");
+            self.runtime.violate("what is due is fired", what);
+        }
     }
+}
+
+/// Whether another run of the task had not ended when this one was fired, so that it may be skipped.
+fn overlaps(overlap: Overlap, run: &Run, log: &[Run]) -> bool {
+    let earlier = log.iter().filter(|it| it.fire_at < run.fire_at);
+    let mut had_jobs = earlier.filter(|it| it.job.is_some());
+    let lasts = |it: &Run| {
+        it.completed_at
+            .is_none_or(|at| at + COMMITTED >= run.fired_at)
+    };
+    overlap == Overlap::Skip && had_jobs.any(lasts)
 }

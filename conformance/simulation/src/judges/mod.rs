@@ -6,7 +6,7 @@ mod meter;
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockapi::suite::queue::{Jobs, LimitRow, Name, Sight};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::runtime::{ProgramId, Time};
 use crate::server::CheckIn;
@@ -119,6 +119,15 @@ impl Events {
     }
 }
 
+/// Two jobs of a queue with one unique key.
+fn twins(jobs: &Jobs) -> Option<Broken> {
+    let mut seen = FxHashSet::default();
+    let mut keyed = jobs.sights().filter(|job| !job.unique.is_empty());
+    let twin = keyed.find(|job| !seen.insert((job.queue, job.unique)))?;
+    let what = format!("{:?} of {:?}", twin.unique, twin.queue);
+    Some(("a unique key has one job", what))
+}
+
 impl Judges {
     /// How much was judged.
     pub(crate) fn judged(&self) -> u64 {
@@ -208,6 +217,7 @@ impl Judges {
         if let (Some(turn), Some(due)) = (turn, due) {
             broken = broken.or_else(|| self.turns_are_fair(jobs, turn, &due, &events, at));
         }
+        broken = broken.or_else(|| twins(jobs).filter(|_| name.starts_with("queue.push")));
         broken.map_or(Ok(()), Err)
     }
 

@@ -6,6 +6,7 @@ use futures_util::future::try_join_all;
 use lockapi::id::IdOptions;
 use lockapi::lease::LeaseOptions;
 use lockapi::limit::Quota;
+use lockapi::queue::{Claim, Job};
 use lockapi::{Error, Result};
 
 use super::Context;
@@ -46,29 +47,103 @@ async fn used_all(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// For longer than it takes to see that something was not given back.
+const LONG: Duration = Duration::from_secs(60);
+
+/// What a process has when it closes; what it did not get is not looked for.
+struct Last {
+    _held: Vec<Box<dyn std::any::Any + Send>>,
+    /// Leases, permits and terms.
+    keys: Vec<String>,
+    /// Deliveries.
+    jobs: Vec<(i64, i64)>,
+    /// The name of a generator.
+    ids: Option<String>,
+}
+
+impl Last {
+    async fn of(context: &Context) -> Self {
+        let backend = context.backend();
+        let own = |what: &str| format!("last-{what}-of-{}", context.program.0);
+        let mut last = Self {
+            _held: Vec::new(),
+            keys: Vec::new(),
+            jobs: Vec::new(),
+            ids: None,
+        };
+        let options = LeaseOptions::new(LONG);
+        let lease = backend.lease(own("lease"), options.clone()).expect("a key");
+        if let Ok(Some(guard)) = lease.try_acquire().await {
+            last.hold(guard, own("lease"));
+        }
+        let semaphore = backend.semaphore(own("permit"), 2, options.clone());
+        if let Ok(Some(guard)) = semaphore.expect("a key").try_acquire().await {
+            last.hold(guard, own("permit"));
+        }
+        let election = backend.election(own("term"), options).expect("a key");
+        if let Ok(Some(guard)) = election.try_campaign().await {
+            last.hold(guard, own("term"));
+        }
+        let queue = backend.queue(own("queue")).expect("a queue");
+        let job = Job::new("last", &context.program.0).expect("a job");
+        if queue.push(job).await.is_ok()
+            && let Ok(claimed) = queue.claim(&Claim::new(1).lease(LONG)).await
+        {
+            for delivery in claimed {
+                last.jobs.push((delivery.id(), delivery.ticket().token));
+                last._held.push(Box::new(delivery));
+            }
+        }
+        let ids = backend
+            .id_gen(own("ids"), IdOptions::default())
+            .expect("options");
+        if ids.next().await.is_ok() {
+            last._held.push(Box::new(ids));
+            last.ids = Some(own("ids"));
+        }
+        last
+    }
+
+    fn hold(&mut self, guard: impl Send + 'static, key: String) {
+        self._held.push(Box::new(guard));
+        self.keys.push(key);
+    }
+
+    /// What others cannot have.
+    fn is_kept(&self, context: &Context) -> Vec<String> {
+        context.server.model(|model| {
+            let state = model.state();
+            let keys = self.keys.iter();
+            let held = keys.filter(|key| !state.slots_held("default", key).is_empty());
+            let mut kept: Vec<_> = held.cloned().collect();
+            let deliveries = state.jobs().sights().filter_map(|job| {
+                let (token, _) = job.delivery?;
+                self.jobs.contains(&(job.id, token)).then_some(job.id)
+            });
+            kept.extend(deliveries.map(|id| format!("job {id}")));
+            let ids = self.ids.iter();
+            kept.extend(
+                ids.filter(|ids| state.id_workers("default", ids) > 0)
+                    .cloned(),
+            );
+            kept
+        })
+    }
+}
+
 /// Closes while it holds something: afterwards others can have that.
 pub(super) async fn close(context: &Context) {
     let backend = context.backend();
-    let key = format!("last-of-{}", context.program.0);
-    let lease = backend.lease(&*key, LeaseOptions::new(Duration::from_secs(60)));
-    let guard = lease.expect("a key").try_acquire().await;
+    let last = Last::of(context).await;
     let closed: std::result::Result<(), Error> = backend.close().await;
     if let Err(error) = closed {
-        context.history.failed(&error);
-        drop(guard);
-        return;
+        return context.history.failed(&error);
     }
-    let held = context
-        .server
-        .model(|model| model.state().lease_held("default", &key));
+    let kept = last.is_kept(context);
     // What another server does not know to be released is kept.
-    if let Some(held) = held
-        && !context.history.calm_for().is_zero()
-    {
-        let what = format!("{key}: {held:?}");
+    if !kept.is_empty() && !context.history.calm_for().is_zero() {
         context
             .runtime
-            .violate("who has closed holds nothing", what);
+            .violate("who has closed holds nothing", format!("{kept:?}"));
     }
-    drop(guard);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join;
 use lockapi::queue::{Claim, Delivery, How, Job, Pushed, Unique};
 
-use super::jobs::{drain, settled, shared, take};
+use super::jobs::{check_attempt, drain, settled, shared, take};
 use super::{Context, asked};
 use crate::plan::Fault;
 use crate::runtime::Time;
@@ -46,6 +46,7 @@ pub(super) async fn run(context: Context) {
         let claim = Claim::new(3).lease(lease).wait(Duration::from_millis(300));
         let began = asked(&context);
         for delivery in context.call(queue.claim(&claim)).await.unwrap_or_default() {
+            check_attempt(&context, &delivery);
             handle(&context, delivery, began).await;
         }
         context.rest(Duration::from_millis(300)).await;
@@ -157,7 +158,12 @@ async fn handle(context: &Context, delivery: Delivery, began: Time) {
             context.history.reject(job);
             settled(context, (job, token), delivery.reject("never")).await;
         }
-        4 => _ = settled(context, (job, token), delivery.release()).await,
+        4 => {
+            let releasing = settled(context, (job, token), delivery.release());
+            if releasing.await.is_some() {
+                context.history.released(job);
+            }
+        }
         _ => {
             context.history.ack(job, token);
             let asked = (token, asked(context));

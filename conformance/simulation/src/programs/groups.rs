@@ -114,7 +114,10 @@ pub(super) async fn push(context: Context) {
                 let time = context
                     .runtime
                     .between(Duration::from_millis(1), Duration::from_secs(3));
-                context.call(queue.pause_for(time)).await;
+                let pause = context.history.pauses(of.queue, time);
+                if context.call(queue.pause_for(time)).await.is_some() {
+                    context.history.paused(of.queue, pause);
+                }
             }
             1 => {
                 let own = of.own(&context);

@@ -235,7 +235,12 @@ pub(super) async fn hold<G: Guard>(
     drop(entry);
     drop(guard);
     if let Some(guard) = taken {
+        let was_lost = guard.lost();
         match context.outcome(guard.give_back()).await {
+            Some(Ok(())) if was_lost => {
+                let promise = "who gives back what is lost is told";
+                context.runtime.violate(promise, format!("{kind} {key}"));
+            }
             Some(Err(error)) if error.kind() == lockapi::ErrorKind::Lost => {
                 context.history.lost(kind, key);
             }

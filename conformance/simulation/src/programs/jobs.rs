@@ -169,7 +169,9 @@ async fn handle(context: &Context, delivery: Delivery, began: Time, by_hand: boo
     let token = delivery.ticket().token;
     if let Some(made) = context.server.made(token) {
         context.history.claimed(job, made);
+        context.history.delivered_at(delivery.queue().name(), made);
     }
+    check_attempt(context, &delivery);
     let (shared, held) = shared(delivery);
     let Some(entry) = context
         .history
@@ -188,11 +190,50 @@ async fn handle(context: &Context, delivery: Delivery, began: Time, by_hand: boo
     }
 }
 
+/// A delivery tells which of its job it is.
+pub(super) fn check_attempt(context: &Context, delivery: &Delivery) {
+    let ticket = delivery.ticket();
+    let known = context.server.model(|model| {
+        let mut jobs = model.state().jobs().sights();
+        let job = jobs.find(|job| job.id == delivery.id())?;
+        let is_it = job.delivery.is_some_and(|(token, _)| token == ticket.token);
+        is_it.then_some(job.attempt)
+    });
+    if let Some(known) = known.filter(|known| *known != i64::from(delivery.attempt())) {
+        let what = format!("{ticket:?}: {} instead of {known}", delivery.attempt());
+        let promise = "a delivery tells which of its job it is";
+        context.runtime.violate(promise, what);
+    }
+}
+
+/// A delivery that was dropped has failed, and nobody waits for the end of its lease.
+async fn check_dropped(context: &Context, (id, token): (i64, i64)) {
+    // A transaction may have its row locked.
+    if !context.history.is_plain() || context.plan.has_kind(transactions::KIND) {
+        return;
+    }
+    context.runtime.sleep(Duration::from_secs(1)).await;
+    let still = context.server.model(|model| {
+        let mut jobs = model.state().jobs().sights();
+        let job = jobs.find(|job| job.id == id);
+        job.is_some_and(|job| job.delivery.is_some_and(|(it, _)| it == token))
+    });
+    if still {
+        let what = format!("{id} under {token}");
+        let promise = "a delivery that is dropped has failed";
+        context.runtime.violate(promise, what);
+    }
+}
+
 /// Ends the work on a job in one of the ways that there are.
 pub(super) async fn finish(context: &Context, job: u64, delivery: Delivery) {
     let token = delivery.ticket().token;
     match context.runtime.draw(|random| random.u8(..10)) {
-        0 => drop(delivery),
+        0 => {
+            let id = delivery.id();
+            drop(delivery);
+            check_dropped(context, (id, token)).await;
+        }
         1 => {
             let time = Duration::from_millis(100);
             let resting = delivery.nack("again", time);
@@ -297,6 +338,9 @@ pub(super) async fn work_once(context: &Context, queue: &dyn Queue, most: usize)
     let claimed = context.call(queue.claim(&claim)).await;
     drop(waits);
     if let Some(deliveries) = claimed {
+        context
+            .history
+            .claim_ended(began, (wait, most), deliveries.len());
         for delivery in deliveries {
             handle(context, delivery, began, by_hand).await;
         }

@@ -31,6 +31,10 @@ pub(super) async fn limit(context: Context) {
         let call = context.history.asks(&of);
         if let Some(decision) = context.call(limiter.check(key)).await {
             let took = decision.is_allowed();
+            if !took && decision.retry_after().is_zero() {
+                let promise = "who is refused is told when to come again";
+                context.runtime.violate(promise, format!("{decision:?}"));
+            }
             context.history.took(&of, call, took, quota, PERMIT);
             if took {
                 permitted(&context, &of, quota, &decision);
@@ -166,21 +170,30 @@ pub(super) async fn ids(context: Context) {
         opened.expect("options")
     };
     let mut snowflakes = open();
+    // The last id of each of the two.
+    let mut last = [i64::MIN; 2];
     let most = if context.plan.ids { MAX_BATCH } else { 10 };
     let blocks = context
         .backend()
         .id_gen("blocks", IdOptions::blocks(most))
         .expect("options");
     while !context.is_ending() {
-        let (name, ids) = if context.coin() {
-            ("flakes", &snowflakes)
+        let (which, name, ids) = if context.coin() {
+            (0, "flakes", &snowflakes)
         } else {
-            ("blocks", &blocks)
+            (1, "blocks", &blocks)
         };
         let count = context.runtime.draw(|random| random.u64(1..=most));
         let began = asked(&context);
         if let Some(drawn) = context.call(ids.batch(count)).await {
             let drawn = runs(drawn);
+            for run in &drawn {
+                if *run.start() <= last[which] {
+                    let what = format!("{name}: {run:?} after {}", last[which]);
+                    context.runtime.violate("ids of a generator grow", what);
+                }
+                last[which] = *run.end();
+            }
             if name == "flakes" {
                 let worker = |run: &Run| {
                     let first = Id::try_from(*run.start()).expect("an id");
@@ -198,6 +211,7 @@ pub(super) async fn ids(context: Context) {
             drop(snowflakes);
             context.rest(Duration::from_millis(100)).await;
             snowflakes = open();
+            last[0] = i64::MIN;
         }
         if !context.plan.ids {
             context.rest(Duration::from_millis(500)).await;

@@ -8,6 +8,8 @@ use lockapi::queue::{Delivery, Pause, Queue};
 use super::{Context, asked, jobs, workers};
 
 pub(super) const QUEUE: &str = "results";
+/// Within this time all jobs end that somebody has.
+const ENDED: Duration = Duration::from_secs(60);
 
 /// Pushes jobs, and waits for their results.
 pub(super) async fn push(context: Context) {
@@ -65,9 +67,16 @@ pub(super) async fn drain(context: Context) {
             .runtime
             .between(Duration::from_millis(1), Duration::from_secs(10));
         let drained = context.call(queue.drain(Pause::UntilResumed, at_most));
-        if let Some(drained) = drained.await
-            && drained.is_complete()
-        {
+        let mut drained = drained.await;
+        // Nobody claims any more, and whoever has a job ends it.
+        if context.history.is_plain() && drained.as_ref().is_some_and(|it| !it.is_complete()) {
+            let again = context.call(queue.drain(Pause::UntilResumed, ENDED));
+            drained = again.await;
+            if let Some(drained) = drained.as_ref().filter(|it| !it.is_complete()) {
+                context.history.not_drained(began, drained);
+            }
+        }
+        if drained.is_some_and(|it| it.is_complete()) {
             context.history.drained(began);
             context.rest(Duration::from_secs(1)).await;
         }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use lockapi::Stop;
 use lockapi::queue::{Claim, Delivery, Job};
-use lockapi::schedule::{MAX_LIST, Misfire, Overlap, Run, Scheduler, SchedulerOptions, Task};
+use lockapi::schedule::{
+    MAX_LIST, Misfire, Overlap, Run, Scheduler, SchedulerOptions, Status, Task,
+};
 
 use super::jobs::{finish, shared, take};
 use super::{Context, asked};
@@ -156,6 +158,7 @@ async fn audited(context: &Context) -> lockapi::Result<()> {
     for task in scheduler.list().await? {
         goes_on(context, &*scheduler, &task.name).await?;
     }
+    releases(context, &*scheduler).await?;
     for task in scheduler.list().await? {
         // Those that were due meanwhile have been fired.
         scheduler.run_due().await?;
@@ -171,13 +174,41 @@ async fn audited(context: &Context) -> lockapi::Result<()> {
         }
     }
     for task in scheduler.list().await? {
-        let every = TASKS.iter().find(|it| it.name == task.name);
+        let recurring = TASKS.iter().find(|it| it.name == task.name);
         let log = log(&*scheduler, &task.name).await?;
-        if let Some(every) = every.map(|it| it.every) {
-            context.history.check_log(&task.name, every, &log);
+        if let Some(Recurring { every, overlap, .. }) = recurring {
+            context
+                .history
+                .check_log(&task.name, (*every, *overlap), &log);
         }
     }
     Ok(())
+}
+
+/// What is held back is released while others end.
+async fn releases(context: &Context, scheduler: &dyn Scheduler) -> lockapi::Result<()> {
+    let queue = context.backend().queue(NAME)?;
+    let until = context.runtime.now() + GOES_ON;
+    loop {
+        let mut held = Vec::new();
+        for task in &TASKS {
+            let runs = scheduler.runs(task.name, None, MAX_LIST).await?;
+            held.extend(runs.into_iter().filter(|run| run.status == Status::Held));
+        }
+        if held.is_empty() {
+            return Ok(());
+        }
+        if context.runtime.now() > until {
+            let promise = "what is held back is released";
+            context.runtime.violate(promise, format!("{held:?}"));
+            return Ok(());
+        }
+        let claim = Claim::new(100).wait(Duration::from_millis(300));
+        for delivery in queue.claim(&claim).await? {
+            delivery.ack().await?;
+        }
+        scheduler.run_due().await?;
+    }
 }
 
 /// A task is fired again soon, whatever the clock has been set to before.

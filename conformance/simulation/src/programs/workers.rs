@@ -1,13 +1,13 @@
 //! Workers, whose handlers fail in all ways.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use lockapi::Stop;
-use lockapi::queue::{Job, Unhandled};
+use lockapi::queue::{Delivery, Job, Unhandled};
 use lockapi::worker::{self, Failed, Observe, Worker, WorkerOptions};
 
 use super::{Context, asked, jobs, results, transactions};
@@ -43,15 +43,34 @@ impl Observe for Observer {
 struct Handlers {
     running: Arc<AtomicUsize>,
     most: usize,
+    /// When the worker was told to stop, and for how long they may go on then.
+    stopped: Arc<OnceLock<Time>>,
+    grace: Duration,
 }
 
 /// One that runs, until this is dropped.
 struct Handler(Arc<AtomicUsize>);
 
 impl Handlers {
-    fn new(most: usize) -> Self {
-        let running = Arc::default();
-        Self { running, most }
+    fn new(most: usize, grace: Duration) -> Self {
+        Self {
+            running: Arc::default(),
+            most,
+            stopped: Arc::default(),
+            grace,
+        }
+    }
+
+    /// Rests for up to this time; a handler that has not lost its job is not dropped meanwhile, but after the grace.
+    async fn rest(&self, context: &Context, cx: &worker::Context, most: Duration) {
+        let mut resting = Resting {
+            handlers: self,
+            context,
+            delivery: Arc::downgrade(cx.delivery()),
+            is_over: false,
+        };
+        context.rest(most).await;
+        resting.is_over = true;
     }
 
     fn begin(&self, context: &Context) -> Handler {
@@ -62,6 +81,33 @@ impl Handlers {
             context.runtime.violate(promise, what);
         }
         Handler(Arc::clone(&self.running))
+    }
+}
+
+/// A handler that rests.
+struct Resting<'a> {
+    handlers: &'a Handlers,
+    context: &'a Context,
+    delivery: Weak<Delivery>,
+    is_over: bool,
+}
+
+impl Drop for Resting<'_> {
+    fn drop(&mut self) {
+        let (context, handlers) = (self.context, self.handlers);
+        let is_lost = self.delivery.upgrade().is_none_or(|it| it.is_lost());
+        if self.is_over || is_lost || !context.history.is_plain() {
+            return;
+        }
+        let stopped = handlers.stopped.get();
+        // Clocks of processes differ by a hundredth.
+        let grace = handlers.grace.mul_f64(0.985);
+        let now = context.runtime.now();
+        if stopped.is_none_or(|at| now < *at + grace) {
+            let what = format!("stopped at {stopped:?}, dropped at {now:?}");
+            let promise = "a handler may go on for the grace";
+            context.runtime.violate(promise, what);
+        }
     }
 }
 
@@ -89,8 +135,12 @@ pub(super) async fn run(context: Context) {
         // Some take no time but now and then.
         let quick = context.coin();
         let handled = handling.clone();
-        let running = Handlers::new(concurrency);
+        let grace = context
+            .runtime
+            .between(Duration::from_millis(1), Duration::from_secs(5));
+        let running = Handlers::new(concurrency, grace);
         let other_running = running.clone();
+        let [stopped, stopped_at] = [(); 2].map(|()| Arc::clone(&running.stopped));
         let mut work = Worker::new(queue.clone())
             .handle("task", move |job: u64, cx: worker::Context| {
                 handle(handling.clone(), running.clone(), quick, job, cx)
@@ -101,11 +151,7 @@ pub(super) async fn run(context: Context) {
                     .runtime
                     .between(Duration::from_secs(1), Duration::from_secs(10)),
             )
-            .grace(
-                context
-                    .runtime
-                    .between(Duration::from_millis(1), Duration::from_secs(5)),
-            )
+            .grace(grace)
             .options(WorkerOptions::default().backoff(backoff(&context)))
             .observe(Observer(context.clone()));
         if context.coin() {
@@ -133,12 +179,23 @@ pub(super) async fn run(context: Context) {
             while !context.is_ending() && context.runtime.now() < ends {
                 context.runtime.sleep(Duration::from_millis(200)).await;
             }
+            stopped.get_or_init(|| context.runtime.now());
             stop.stop();
             std::future::pending::<()>().await;
         };
         let stopping = pin!(stopping);
         let working = pin!(context.outcome(work.run(&stop)));
         let ran = select(working, stopping).await;
+        let took = stopped_at
+            .get()
+            .map(|at| context.runtime.now().saturating_sub(*at));
+        if let Some(took) = took.filter(|took| *took > grace.mul_f64(1.015) + ENDED)
+            && context.history.is_plain()
+        {
+            let what = format!("{took:?} with a grace of {grace:?}");
+            let promise = "a worker that is to stop ends after its grace";
+            context.runtime.violate(promise, what);
+        }
         if let Either::Left((Some(Err(error)), _)) = ran {
             context.history.failed(&error);
         }
@@ -149,7 +206,8 @@ pub(super) async fn run(context: Context) {
 pub(super) async fn work_on(context: &Context, queue: &str, name: &'static str, stop: &Stop) {
     let queue = context.backend().queue(queue).expect("a queue");
     let concurrency = context.runtime.draw(|random| random.usize(1..=8));
-    let (handling, running) = (context.clone(), Handlers::new(concurrency));
+    let running = Handlers::new(concurrency, Duration::from_secs(20));
+    let handling = context.clone();
     let work = Worker::new(queue)
         .handle(name, move |job: u64, cx: worker::Context| {
             handle_soon(handling.clone(), running.clone(), job, cx)
@@ -190,6 +248,11 @@ pub(super) async fn work_until_end(context: &Context, queue: &str, last: impl Fu
 /// After so long what has failed is tried again; by the default, which counts when this panics, later.
 const BACKOFF: Duration = Duration::from_millis(300);
 
+/// Within this time of its stop and its grace a worker has ended.
+const ENDED: Duration = Duration::from_secs(2);
+/// Within this time a handler is dropped whose job is lost.
+const DROPPED: Duration = Duration::from_secs(5);
+
 /// Some of them panic.
 fn backoff(context: &Context) -> impl Fn(u32) -> Duration + Send + Sync + use<> {
     let context = context.clone();
@@ -217,7 +280,7 @@ async fn handle(
         true => Duration::from_millis(1),
         false => Duration::from_secs(2),
     };
-    context.rest(most).await;
+    running.rest(&context, &cx, most).await;
     if cx.delivery().is_lost() {
         context.history.lost("job", QUEUE);
     }
@@ -252,6 +315,10 @@ async fn handle(
             // The server may still have it when this process takes it for lost.
             context.history.ack(job, token);
             cx.lost().await;
+            if context.coin() {
+                context.runtime.sleep(DROPPED).await;
+                context.history.not_dropped(job, token);
+            }
             Ok(())
         }
         _ => {

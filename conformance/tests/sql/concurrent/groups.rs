@@ -156,6 +156,23 @@ fn a_place_is_left_by_a_job_that_is_put_off() {
     }
 }
 
+/// Jobs that are limited by a key besides are read first and locked then: of what has changed or is locked meanwhile nothing is
+/// admitted, and nobody waits.
+#[test]
+fn a_job_with_a_key_that_is_put_off_is_not_admitted() {
+    const KEYED: [Parked; 1] = [Parked {
+        by: "k",
+        ..job_of("g")
+    }];
+    for ordered in [false, true] {
+        for first in [put_off(), cancel(&["a"]), sql(LOCK_FIRST)] {
+            let parked = [&set_groups(2, ordered), &park(&KEYED)];
+            let schedule = Schedule::new(&parked, &first, &admit(), NONE);
+            schedule.then(&admit()).then(&claim(5)).run();
+        }
+    }
+}
+
 /// It is due as of now, and neither parked nor counted twice.
 #[test]
 fn an_admitted_job_with_another_priority_keeps_its_place() {
@@ -267,7 +284,9 @@ fn park(parked: &'static [Parked]) -> Step {
             jobs: parked.iter().flat_map(of).collect(),
             topic: None,
         };
-        side.perform(&[push]);
+        // The first one is called `a`.
+        let first = side.perform(&[push])[0][0];
+        side.give("job a", first);
         String::new()
     })
 }

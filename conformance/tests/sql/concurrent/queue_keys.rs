@@ -7,8 +7,8 @@ use lockapi::queue::Unique;
 use lockapi::suite::driver::Operation;
 use lockapi::suite::queue::{HoldKey, Keys, PushKeyed, Redrive};
 
-use super::queue::{count, name, new_job, take};
-use super::sides::{Plans, Side, Step, url};
+use super::queue::{cancel, count, name, new_job, take};
+use super::sides::{Place, Plans, Side, Step, UNIT, elapse, number, url};
 use super::{Meets, Running, Schedule};
 
 /// The key of a push.
@@ -74,6 +74,88 @@ pub(super) fn push_keys(job: &'static str, key: Key, keys: &'static [&'static st
         }
         words.join("; ")
     })
+}
+
+/// The same by a function that any program can call: it waits itself, and does not tell how.
+fn push_in_sql(job: &'static str, function: &'static str, key: Key) -> Step {
+    Arc::new(move |side: &mut Side| {
+        let id = if let Place::Server(session) = &mut side.place {
+            let kind = match key {
+                Key::Idempotency => "idempotency_key",
+                _ => "unique_key",
+            };
+            let push = format!(
+                "SELECT lockapi.{function}(queue => 'work', name => '{job}', payload => '1', {kind} => 'it', namespace => '{}'{})",
+                side.namespace,
+                if function == "push" {
+                    ""
+                } else {
+                    ", headers => NULL"
+                },
+            );
+            session.query_one(&push, &[]).expect(&push).get(0)
+        } else {
+            let batch = push_batch(side, key, &["it"]);
+            side.perform(&batch)[0].as_ref().expect("pushed").id
+        };
+        let known = side.name_of("job", id);
+        if known.starts_with("unknown") {
+            side.give(&format!("job {job}"), id);
+            return "new".to_owned();
+        }
+        known
+    })
+}
+
+const FUNCTIONS: [&str; 2] = ["push", "push_with_headers"];
+
+#[test]
+fn a_push_in_sql_waits_for_another_with_the_same_new_key() {
+    for function in FUNCTIONS {
+        for key in [Key::Skip, Key::Idempotency] {
+            let ours = push_in_sql("a", function, key);
+            for first in [push_key("a", key), Step::clone(&ours)] {
+                let second = push_in_sql("b", function, key);
+                let schedule = Schedule::new(&[], &first, &second, Meets::Waits);
+                schedule.then(&count()).run();
+            }
+            let before = [&push_key("a", key)];
+            let schedule = Schedule::new(&before, &push_key("b", key), &ours, Meets::Passes);
+            schedule.then(&count()).run();
+        }
+    }
+}
+
+/// Jobs with this name.
+const SECOND: &str = "SELECT count(*) FROM lockapi.job WHERE namespace = $n AND name = 'b'";
+
+/// Whoever comes second finds what the first has made of it.
+#[test]
+fn pushes_in_sql_that_replace_an_expired_job_do_so_one_after_the_other() {
+    let mut job = new_job();
+    job.ttl = UNIT;
+    let expired = Arc::new(move |side: &mut Side| {
+        let mut batch = push_batch(side, Key::Skip, &["it"]);
+        batch[0].job = job.clone();
+        let pushed = side.perform(&batch).remove(0).expect("pushed");
+        side.give("job a", pushed.id);
+        String::new()
+    }) as Step;
+    for function in FUNCTIONS {
+        let before = [&expired, &elapse(2)];
+        let second = push_in_sql("b", function, Key::Skip);
+        for first in [
+            push_key("c", Key::Skip),
+            push_in_sql("c", function, Key::Skip),
+        ] {
+            let schedule = Schedule::new(&before, &first, &second, Meets::Waits);
+            let schedule = schedule.only_if_committed().then(&count());
+            schedule.then(&number(SECOND, 0)).run();
+        }
+        let schedule = Schedule::new(&before, &cancel(&["a"]), &second, Meets::Waits);
+        let schedule = schedule.only_if_committed().then(&count());
+        schedule.then(&number(SECOND, 1)).run();
+    }
 }
 
 #[test]

@@ -129,20 +129,16 @@ impl Conductor<'_> {
         Ok(Effect::new(count, format!("{count} tables, in full")))
     }
 
-    /// How many sessions of programs wait for a lock of the server's, other than an advisory one.
-    fn waiters(&self) -> Result<u64> {
-        let sql = "SELECT count(*) FROM pg_stat_activity
-                    WHERE usename = $1 AND wait_event_type = 'Lock' AND wait_event <> 'advisory'";
-        let count: i64 = self.server.client()?.query_one(sql, &[&USER])?.get(0);
-        Ok(count.unsigned_abs())
-    }
-
-    /// The most that wait at a time.
-    fn most_waiters(&self, time: Duration) -> Result<u64> {
+    /// The most sessions of programs that wait for this session of ours at a time.
+    fn most_waiters(&self, ours: i32, time: Duration) -> Result<u64> {
+        let waiters = "SELECT count(*) FROM pg_stat_activity
+                        WHERE usename = $1 AND wait_event_type = 'Lock' AND $2 = ANY (pg_blocking_pids(pid))";
+        let mut client = self.server.client()?;
         let end = Instant::now() + time;
         let mut most = 0;
         while Instant::now() < end {
-            most = most.max(self.waiters()?);
+            let waiting: i64 = client.query_one(waiters, &[&USER, &ours])?.get(0);
+            most = most.max(waiting.unsigned_abs());
             thread::sleep(Duration::from_millis(100));
         }
         Ok(most)
@@ -157,7 +153,10 @@ impl Conductor<'_> {
         transaction.batch_execute(&format!(
             "SET LOCAL lock_timeout = '10s'; LOCK TABLE lockapi.{table} IN {mode} MODE"
         ))?;
-        let waiters = self.most_waiters(draw.time)?;
+        let ours = transaction
+            .query_one("SELECT pg_backend_pid()", &[])?
+            .get(0);
+        let waiters = self.most_waiters(ours, draw.time)?;
         transaction.rollback()?;
         Ok(Effect::new(
             waiters,
@@ -177,7 +176,10 @@ impl Conductor<'_> {
         );
         transaction.batch_execute("SET LOCAL lock_timeout = '10s'")?;
         let rows: i64 = transaction.query_one(&sql, &[])?.get(0);
-        let waiters = self.most_waiters(draw.time)?;
+        let ours = transaction
+            .query_one("SELECT pg_backend_pid()", &[])?
+            .get(0);
+        let waiters = self.most_waiters(ours, draw.time)?;
         transaction.rollback()?;
         Ok(Effect::new(
             rows.unsigned_abs(),

@@ -99,7 +99,8 @@ fn starved(history: &History, served: &BTreeMap<usize, BTreeSet<&str>>) -> Vec<V
     for call in &history.calls {
         let begun = history.programs[call.program].begun < history.calm.0;
         let wanted = matches!(call.op, Op::Push { .. } | Op::Check { .. } | Op::Ids { .. });
-        if begun && wanted && call.asked > history.calm.0 {
+        // What is refused while the faults end says nothing of what comes then.
+        if begun && wanted && call.asked > history.calm.1 {
             asked
                 .entry(call.program)
                 .or_default()

@@ -122,6 +122,10 @@ fn pushed(
         let what = format!("its push by {by} was refused, and it was delivered: {push:?}");
         violate("what did not happen has no effect", what);
     }
+    if history.tables.cancelled.contains(&number) && !job.exact.is_empty() {
+        let what = format!("effects under {:?}", job.exact);
+        violate("what is cancelled is not done", what);
+    }
     if exact && job.exact.len() > 1 {
         let what = format!("effects under {:?}", job.exact);
         violate("effects of a transaction happen once", what);
@@ -154,6 +158,24 @@ fn delivered(history: &History, job: &Job<'_>, violate: &mut impl FnMut(&'static
             violate("a delivery has one token", what);
         }
     }
+    // Nobody is given it while another has it, who had it before that was asked for.
+    for (other, asked, from, _, program) in &deliveries {
+        let mut earlier = deliveries.iter().filter(|it| it.0 != *other);
+        let holder = earlier.find(|(_, _, begun, held, _)| {
+            let meanwhile = asked > begun && held.is_some_and(|held| held > *from);
+            meanwhile && !history.clock_was_set(*begun, *from)
+        });
+        if let Some((one, _, begun, _, holder)) = holder {
+            let what = format!(
+                "{} had it under {one} from {} on, and {} was given it under {other} at {}",
+                history.name(*holder),
+                time(history, *begun),
+                history.name(*program),
+                time(history, *from)
+            );
+            violate("a job has one handler", what);
+        }
+    }
     let held = deliveries.iter();
     let held: Vec<_> = held
         .filter_map(|(token, _, from, held, program)| Some((*token, *from, (*held)?, *program)))
@@ -180,13 +202,13 @@ fn acknowledged(history: &History, job: &Job<'_>, violate: &mut impl FnMut(&'sta
         .iter()
         .filter(|(_, how, _)| matches!(how, How::Ack | How::AckIn));
     let done: Vec<_> = acks
-        .filter_map(|(token, how, call)| Some((*token, *how, call.asked, call.done()?)))
+        .filter_map(|(token, how, call)| Some((*token, *how, call.done()?)))
         .collect();
     if done.len() > 1 {
         let tokens: Vec<_> = done.iter().map(|(token, ..)| token).collect();
         violate("a job is acknowledged once", format!("under {tokens:?}"));
     }
-    for (token, how, asked, at) in &done {
+    for (token, how, at) in &done {
         let later = job.deliveries.iter().find(|it| it.1 > *at);
         if let Some((later, claimed, _, _, program)) = later {
             let what = format!(
@@ -197,14 +219,6 @@ fn acknowledged(history: &History, job: &Job<'_>, violate: &mut impl FnMut(&'sta
             );
             violate("what is done is not delivered", what);
         }
-        let newer = job
-            .deliveries
-            .iter()
-            .find(|it| it.0 > *token && it.2 < *asked);
-        if let Some((newer, ..)) = newer {
-            let what = format!("{token} was acknowledged after {newer} was delivered");
-            violate("a delivery that is not the latest changes nothing", what);
-        }
         if *how == How::AckIn && !job.exact.contains(token) {
             violate(
                 "what is confirmed lasts",
@@ -213,6 +227,12 @@ fn acknowledged(history: &History, job: &Job<'_>, violate: &mut impl FnMut(&'sta
         }
     }
     for (token, how, call) in &job.settled {
+        let mut deliveries = job.deliveries.iter();
+        let newer = deliveries.find(|it| it.0 > *token && it.2 < call.asked);
+        if let Some((newer, ..)) = newer.filter(|_| call.done().is_some()) {
+            let what = format!("{how:?} of {token} was answered after {newer} was delivered");
+            violate("a delivery that is not the latest changes nothing", what);
+        }
         if *how == How::AckIn && call.is_refused() && job.exact.contains(token) {
             let what = format!("an effect under {token}: {call:?}");
             violate("what did not happen has no effect", what);

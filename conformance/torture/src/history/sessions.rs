@@ -12,7 +12,11 @@ const LATE: Nanos = SECOND;
 impl History {
     /// Whether a session of a program that runs may have ended in this time.
     pub(super) fn may_have_ended(&self, program: usize, from: Nanos, to: Nanos) -> bool {
-        let mut faults = self.applied.iter().filter(|it| ends_sessions(it.fault));
+        let hits_nobody = |it: &AppliedFault| {
+            it.effect == 0 && matches!(it.fault, Fault::KillBackend | Fault::Terminate)
+        };
+        let ends = |it: &&AppliedFault| ends_sessions(it.fault) && !hits_nobody(it);
+        let mut faults = self.applied.iter().filter(ends);
         faults.any(|it| {
             self.concerns(it, program) && it.from <= to && self.lasts(it, program) >= from
         })

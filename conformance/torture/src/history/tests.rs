@@ -387,6 +387,28 @@ fn jobs() {
     had[3].held = [(6, 5 * SECOND)].into();
     let both = checked(had, &[(2, 7, true)]);
     assert_eq!(both, ["a job has one handler"]);
+    // Whoever was given it says nothing, but asked while the other had it.
+    let mut had = claim(2, 7, (3, 4));
+    had.held = [(7, 8 * SECOND)].into();
+    let (given, done) = (claim(2, 9, (5, 6)), ack(2, 9, (9, 10), How::AckIn));
+    let meanwhile = vec![push(2, Answer::Done), had, given, done];
+    let meanwhile = checked(meanwhile, &[(2, 9, true)]);
+    assert_eq!(meanwhile, ["a job has one handler"]);
+    for how in [How::Nack, How::Snooze, How::Release] {
+        let (first, second) = (claim(2, 7, (3, 4)), claim(2, 9, (5, 6)));
+        let (stale, done) = (ack(2, 7, (7, 8), how), ack(2, 9, (9, 10), How::AckIn));
+        let calls = vec![push(2, Answer::Done), first, second, stale, done];
+        let stale = "a delivery that is not the latest changes nothing";
+        assert_eq!(checked(calls, &[(2, 9, true)]), [stale]);
+    }
+    let mut cancelled = history(whole());
+    cancelled.tables.effects = vec![(2, 7, true)];
+    cancelled.tables.cancelled = [2].into();
+    let broken = broken(&cancelled);
+    assert!(
+        broken.contains(&"what is cancelled is not done"),
+        "{broken:?}"
+    );
 }
 
 #[test]

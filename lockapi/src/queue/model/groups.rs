@@ -81,6 +81,8 @@ struct Room {
     rate: Option<(i64, i64)>,
     /// When the next permit comes, in microseconds from now, where only a permit is missing.
     permit_in: Option<i64>,
+    /// Whether its rate was charged at a time that is still to come.
+    is_ahead: bool,
 }
 
 impl Groups {
@@ -161,6 +163,7 @@ impl Groups {
                 jobs,
                 rate: None,
                 permit_in: None,
+                is_ahead: false,
             };
         };
         let (tat, at) = self.rates.get(&key).copied().unwrap_or_default();
@@ -171,6 +174,7 @@ impl Groups {
             jobs: jobs.min((burst * step - owed) / step),
             rate: Some((step, owed)),
             permit_in: (wait > 0).then_some((wait + 999) / 1000),
+            is_ahead: at > now * 1000,
         }
     }
 
@@ -188,10 +192,10 @@ impl Groups {
         all.take(many).cloned().collect()
     }
 
-    /// Moves the times of rates that were looked at back, where the clock was set back, and sets those of which permits were taken.
-    fn charge(&mut self, now: i64, queue: &Name, looked_at: &[String], taken: Vec<(String, i64)>) {
+    /// Moves the times of these rates back, where the clock was set back, and sets those of which permits were taken.
+    fn charge(&mut self, now: i64, queue: &Name, moved: &[String], taken: Vec<(String, i64)>) {
         let now = now * 1000;
-        for name in looked_at {
+        for name in moved {
             if let Some((tat, at)) = self.rates.get_mut(&(queue.clone(), name.clone()))
                 && *at > now
             {
@@ -339,12 +343,15 @@ impl Jobs {
         let locked = if keyed { &unlocked } else { &self.locked };
         let (mut picked, mut permit_in) = (Vec::new(), None);
         let mut rooms = FxHashMap::default();
+        // Rates are read where there is room besides.
+        let mut set_back = false;
         for name in &names {
             let Some(of_group) = parked.and_then(|parked| parked.get(name)) else {
                 continue;
             };
             let room = groups.room(now, &rule, &want.name, name, false);
             permit_in = permit_in.into_iter().chain(room.permit_in).min();
+            set_back |= room.is_ahead;
             let jobs = usize::try_from(room.jobs).unwrap_or(0);
             if jobs == 0 {
                 continue;
@@ -364,6 +371,7 @@ impl Jobs {
         for key in keys {
             let room = groups.room(now, &rule, &want.name, key, true);
             permit_in = permit_in.into_iter().chain(room.permit_in).min();
+            set_back |= room.is_ahead;
             looked_at.push(key.to_owned());
             of_keys.insert(key.to_owned(), room);
         }
@@ -380,6 +388,9 @@ impl Jobs {
         let taken: Vec<_> = taken.collect();
         let of_all = parked.into_iter().flat_map(BTreeMap::values);
         let next = of_all.filter_map(|of_group| of_group.next_due(now)).min();
+        if !set_back {
+            looked_at.clear();
+        }
         self.groups.charge(now, &want.name, &looked_at, taken);
         for id in &ids {
             if let Some(mut live) = self.remove(*id) {

@@ -17,6 +17,8 @@ pub struct Sight<'a> {
     pub group: &'a str,
     /// The key that it is limited by, if that is not its group.
     pub key: Option<&'a str>,
+    /// Its unique key; empty is none.
+    pub unique: &'a str,
     /// While it is parked: when it is due, in microseconds since 1970.
     pub parked: Option<i64>,
     /// How often it was delivered.
@@ -114,6 +116,7 @@ impl Jobs {
             queue: &live.queue,
             group: &live.job.group,
             key: live.other_key(),
+            unique: &live.unique_key,
             parked: live.due_at,
             attempt: live.attempt,
             delivery: live.running.map(|it| (it.token, it.lease_until)),
