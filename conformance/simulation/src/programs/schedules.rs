@@ -161,7 +161,13 @@ async fn audited(context: &Context) -> lockapi::Result<()> {
     releases(context, &*scheduler).await?;
     for task in scheduler.list().await? {
         // Those that were due meanwhile have been fired.
+        let now = context.server.time();
         scheduler.run_due().await?;
+        let last = scheduler.runs(&task.name, None, 1).await?;
+        let recurring = TASKS.iter().find(|it| it.name == task.name);
+        if let (Some(recurring), Some(last)) = (recurring, last.first()) {
+            context.history.check_fired(recurring.every, last, now);
+        }
         scheduler.disable(&task.name).await?;
     }
     // Leases of workers that were killed have to end first.

@@ -6,7 +6,7 @@ mod transactions;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockapi::Failure;
 use lockapi::driver::{Rows, Script};
@@ -370,6 +370,12 @@ impl Server {
     /// When a delivery was made.
     pub(crate) fn made(&self, token: i64) -> Option<Time> {
         self.lock().judges.made(token)
+    }
+
+    /// The time of its clock.
+    pub(crate) fn time(&self) -> SystemTime {
+        let micros = clock(&self.lock(), self.runtime.now());
+        UNIX_EPOCH + Duration::from_micros(micros.unsigned_abs())
     }
 
     /// The jobs that have not ended, and the time of the server.
