@@ -52,7 +52,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// What a process has when it closes; what it did not get is not looked for.
 struct Last {
-    _held: Vec<Box<dyn std::any::Any + Send>>,
+    held: Vec<Box<dyn std::any::Any + Send>>,
     /// Leases, permits and terms.
     keys: Vec<String>,
     /// Deliveries.
@@ -66,7 +66,7 @@ impl Last {
         let backend = context.backend();
         let own = |what: &str| format!("last-{what}-of-{}", context.program.0);
         let mut last = Self {
-            _held: Vec::new(),
+            held: Vec::new(),
             keys: Vec::new(),
             jobs: Vec::new(),
             ids: None,
@@ -91,21 +91,21 @@ impl Last {
         {
             for delivery in claimed {
                 last.jobs.push((delivery.id(), delivery.ticket().token));
-                last._held.push(Box::new(delivery));
+                last.held.push(Box::new(delivery));
             }
         }
         let ids = backend
             .id_gen(own("ids"), IdOptions::default())
             .expect("options");
         if ids.next().await.is_ok() {
-            last._held.push(Box::new(ids));
+            last.held.push(Box::new(ids));
             last.ids = Some(own("ids"));
         }
         last
     }
 
     fn hold(&mut self, guard: impl Send + 'static, key: String) {
-        self._held.push(Box::new(guard));
+        self.held.push(Box::new(guard));
         self.keys.push(key);
     }
 
@@ -114,8 +114,8 @@ impl Last {
         context.server.model(|model| {
             let state = model.state();
             let keys = self.keys.iter();
-            let held = keys.filter(|key| !state.slots_held("default", key).is_empty());
-            let mut kept: Vec<_> = held.cloned().collect();
+            let taken = keys.filter(|key| !state.slots_held("default", key).is_empty());
+            let mut kept: Vec<_> = taken.cloned().collect();
             let deliveries = state.jobs().sights().filter_map(|job| {
                 let (token, _) = job.delivery?;
                 self.jobs.contains(&(job.id, token)).then_some(job.id)
