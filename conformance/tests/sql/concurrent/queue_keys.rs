@@ -6,6 +6,7 @@ use std::sync::Arc;
 use lockapi::queue::Unique;
 use lockapi::suite::driver::Operation;
 use lockapi::suite::queue::{HoldKey, Keys, PushKeyed, Redrive};
+use postgres::error::SqlState;
 
 use super::queue::{cancel, count, name, new_job, take};
 use super::sides::{Place, Plans, Side, Step, UNIT, elapse, number, url};
@@ -123,6 +124,30 @@ fn a_push_in_sql_waits_for_another_with_the_same_new_key() {
             let schedule = Schedule::new(&before, &push_key("b", key), &ours, Meets::Passes);
             schedule.then(&count()).run();
         }
+    }
+}
+
+/// Headers that are as they should be hide nothing else that is wrong.
+#[test]
+fn a_push_in_sql_with_headers_is_refused_for_what_else_is_wrong() {
+    let mut side = Side::server(url(), Plans::Engine);
+    let Place::Server(session) = &mut side.place else {
+        return;
+    };
+    for wrong in [
+        "max_attempts => 0",
+        "priority => 'none'",
+        "unique_key => ''",
+    ] {
+        let push = format!(
+            "SELECT lockapi.push_with_headers(queue => 'work', name => 'job', payload => '1', headers => '{{\"a\": \"b\"}}', {wrong})"
+        );
+        let refused = session.query_one(&push, &[]).expect_err(&push);
+        assert_eq!(
+            refused.code(),
+            Some(&SqlState::INVALID_PARAMETER_VALUE),
+            "{wrong}"
+        );
     }
 }
 
