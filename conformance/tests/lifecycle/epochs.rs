@@ -197,8 +197,9 @@ async fn f01_a_schema_that_comes_back_under_a_program_begins_an_epoch() {
             format!("SELECT setval('{schema}.{name}', greatest({last} - 1000, 1)); ")
         });
         let older: String = older.collect();
+        // The row as it was before the last id: its epoch is of that time too.
         database.sql(&format!(
-            "{older} UPDATE {schema}.id_block SET next = 1; {back}"
+            "{older} UPDATE {schema}.id_block SET next = next - 1; {back}"
         ));
         let next = draw("after").await.expect("drawn");
         for (next, last) in next.iter().zip(last) {
