@@ -61,6 +61,8 @@ pub(crate) enum Op {
         key: String,
         /// For how long it may wait, in milliseconds.
         wait: u64,
+        /// Whether the library keeps it as long as it is held.
+        kept: bool,
     },
     Release {
         kind: Kind,
@@ -89,6 +91,8 @@ pub(crate) enum Op {
     Claim {
         queue: String,
         wait: u64,
+        /// Whether the library extends the leases of what it gets.
+        extended: bool,
     },
     /// Something that a handler does before it acknowledges.
     Effect {
@@ -110,6 +114,8 @@ pub(crate) enum Op {
     },
     Edit {
         job: i64,
+        /// When it is to be due, in microseconds of this machine's clock, if that is what changes.
+        due: Option<i64>,
     },
     /// How many jobs of a queue, or of a group of it, run at once; `None`: as in other groups.
     SetLimit {

@@ -25,6 +25,8 @@ use crate::wire::Wire;
 /// After the last fault: for recovery, then without any failure.
 const RECOVERY: Duration = Duration::from_secs(12);
 const CALM: Duration = Duration::from_secs(6);
+/// So many times as long, as long as the machine is too busy.
+const CALMS: usize = 3;
 /// How often the server is asked something in the calm, and how long it may take on a machine that has time.
 const PROBE: Duration = Duration::from_millis(100);
 const BUSY: Duration = Duration::from_millis(300);
@@ -197,23 +199,29 @@ fn finish(
     }
     let calm = now();
     screen.event("calm");
-    let from = Instant::now();
-    let mut slowest = Duration::ZERO;
-    while from.elapsed() < time {
-        crew.look()?;
-        let asked = Instant::now();
-        thread::sleep(PROBE);
-        if let Err(error) = client.simple_query("SELECT") {
-            violations.push(Violation {
-                promise: "the server serves in the calm",
-                what: format!("{error}\n    {}", server.last_words()?),
-            });
-            client = server.patient_client(Duration::from_mins(1))?;
+    let (mut judged, mut is_quick) = (calm, false);
+    // Another one, where the machine was too busy to judge the first.
+    for _ in 0..CALMS {
+        judged = now();
+        let from = Instant::now();
+        let mut slowest = Duration::ZERO;
+        while from.elapsed() < time {
+            crew.look()?;
+            let asked = Instant::now();
+            thread::sleep(PROBE);
+            if let Err(error) = client.simple_query("SELECT") {
+                violations.push(Violation {
+                    promise: "the server serves in the calm",
+                    what: format!("{error}\n    {}", server.last_words()?),
+                });
+                client = server.patient_client(Duration::from_mins(1))?;
+            }
+            slowest = slowest.max(asked.elapsed().saturating_sub(PROBE));
         }
-        slowest = slowest.max(asked.elapsed().saturating_sub(PROBE));
-    }
-    let is_quick = slowest < BUSY;
-    if !is_quick {
+        is_quick = slowest < BUSY;
+        if is_quick {
+            break;
+        }
         let text = "the machine is too busy to tell failures in the calm from its own";
         screen.event(&format!(
             "{text}: {:.1} s for nothing",
@@ -263,7 +271,7 @@ fn finish(
     let recovery = u64::try_from(RECOVERY.as_nanos()).unwrap_or(12 * SECOND);
     Ok(History {
         tables: Tables::read(&mut client)?,
-        calm: (calm, calm + recovery),
+        calm: (calm, judged + recovery),
         is_quick,
         end,
         wall: wall()?,

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use postgres::error::SqlState;
-use postgres::{Client, Config, NoTls};
+use postgres::{Client, Config, NoTls, Transaction};
 
 use super::{Conductor, Draw, Effect, seconds};
 use crate::Result;
@@ -129,8 +129,10 @@ impl Conductor<'_> {
         Ok(Effect::new(count, format!("{count} tables, in full")))
     }
 
-    /// The most sessions of programs that wait for this session of ours at a time.
-    fn most_waiters(&self, ours: i32, time: Duration) -> Result<u64> {
+    /// The most sessions of programs that wait for a transaction of ours at a time.
+    fn most_waiters(&self, ours: &mut Transaction<'_>, time: Duration) -> Result<u64> {
+        let ours = ours.query_one("SELECT pg_backend_pid()", &[])?;
+        let ours: i32 = ours.get(0);
         let waiters = "SELECT count(*) FROM pg_stat_activity
                         WHERE usename = $1 AND wait_event_type = 'Lock' AND $2 = ANY (pg_blocking_pids(pid))";
         let mut client = self.server.client()?;
@@ -153,10 +155,7 @@ impl Conductor<'_> {
         transaction.batch_execute(&format!(
             "SET LOCAL lock_timeout = '10s'; LOCK TABLE lockapi.{table} IN {mode} MODE"
         ))?;
-        let ours = transaction
-            .query_one("SELECT pg_backend_pid()", &[])?
-            .get(0);
-        let waiters = self.most_waiters(ours, draw.time)?;
+        let waiters = self.most_waiters(&mut transaction, draw.time)?;
         transaction.rollback()?;
         Ok(Effect::new(
             waiters,
@@ -176,10 +175,7 @@ impl Conductor<'_> {
         );
         transaction.batch_execute("SET LOCAL lock_timeout = '10s'")?;
         let rows: i64 = transaction.query_one(&sql, &[])?.get(0);
-        let ours = transaction
-            .query_one("SELECT pg_backend_pid()", &[])?
-            .get(0);
-        let waiters = self.most_waiters(ours, draw.time)?;
+        let waiters = self.most_waiters(&mut transaction, draw.time)?;
         transaction.rollback()?;
         Ok(Effect::new(
             rows.unsigned_abs(),

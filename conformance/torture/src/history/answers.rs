@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Call, History, Violation, time};
 use crate::args::Role;
-use crate::log::{Answer, LOCKED, Nanos, Op, SECOND};
+use crate::log::{Answer, How, LOCKED, Nanos, Op, SECOND};
 
 /// How long a call of a program that runs may take, beside what it was told to wait.
 const BOUND: Nanos = 60 * SECOND;
@@ -34,7 +34,8 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
         if let Answer::Failed { kind, message, .. } = answer
             && is_calm
             && history.is_quick
-            && !matches!(&**kind, "Lost" | "dropped")
+            && kind != "dropped"
+            && !(kind == "Lost" && may_be_lost(history, &call.op))
             && !(kind == "TimedOut" && may_time_out(&call.op, program.role))
             && !(kind == "Deadlock" && program.role == Role::Plain)
             && !is_locked(&call.op, kind, message)
@@ -69,6 +70,33 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
 fn may_time_out(op: &Op, role: Role) -> bool {
     // A count waits for its mutex.
     matches!(op, Op::Acquire { wait: 1.., .. } | Op::Count { .. }) || role == Role::Plain
+}
+
+/// Whether its holder may have lost it without a fault: what the library does not keep, a job that was cancelled, and one that goes
+/// back, for which a worker asks twice.
+fn may_be_lost(history: &History, op: &Op) -> bool {
+    let (of_job, token) = match op {
+        Op::Settle {
+            how: How::Release, ..
+        } => return true,
+        Op::Settle { job, token, .. } => (Some(*job), *token),
+        Op::Write { token, .. } | Op::Release { token, .. } => (None, *token),
+        _ => return false,
+    };
+    let is_lost = |call: &Call| match (&call.op, &call.answer) {
+        (Op::Acquire { kept: false, .. }, Some((_, Answer::Token(it)))) => {
+            of_job.is_none() && *it == token
+        }
+        (
+            Op::Claim {
+                extended: false, ..
+            },
+            Some((_, Answer::Jobs(claimed))),
+        ) => of_job.is_some() && claimed.iter().any(|it| it.token == token),
+        (Op::Cancel { job }, _) => of_job == Some(*job) && call.may_be_done(),
+        _ => false,
+    };
+    history.calls.iter().any(is_lost)
 }
 
 /// Whether the job was in the hands of another statement or of an open transaction: who settles, cancels or changes it by its number

@@ -18,6 +18,8 @@ struct Job<'a> {
     /// Effects that are there, with their tokens.
     exact: Vec<i64>,
     plain: usize,
+    /// How many of the plain ones were asked for.
+    affected: usize,
 }
 
 impl Job<'_> {
@@ -44,6 +46,7 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
             let what = format!("it was seen: {}, and {other} was not so", job.is_seen());
             violate("what is pushed together is there together", what);
         }
+        asked_for(job, &mut violate);
         delivered(history, job, &mut violate);
         acknowledged(history, job, &mut violate);
     }
@@ -74,6 +77,7 @@ fn gather(history: &History) -> BTreeMap<i64, Job<'_>> {
                 let job = jobs.entry(*job).or_default();
                 job.settled.push((*token, *how, call));
             }
+            Op::Effect { job } => jobs.entry(*job).or_default().affected += 1,
             Op::Cancel { job } if call.done().is_some() => {
                 jobs.entry(*job).or_default().cancelled = true;
             }
@@ -136,6 +140,22 @@ fn pushed(
             !seen
         );
         violate("a push in a transaction is part of it", what);
+    }
+}
+
+/// Effects are those that handlers asked for.
+fn asked_for(job: &Job<'_>, violate: &mut impl FnMut(&'static str, String)) {
+    const PROMISE: &str = "what is there was asked for";
+    let is_asked = |token: &&i64| {
+        let mut settled = job.settled.iter();
+        settled.any(|(of, how, _)| of == *token && *how == How::AckIn)
+    };
+    if let Some(token) = job.exact.iter().find(|token| !is_asked(token)) {
+        violate(PROMISE, format!("an effect under {token}"));
+    }
+    if job.plain > job.affected {
+        let what = format!("{} effects of {}", job.plain, job.affected);
+        violate(PROMISE, what);
     }
 }
 

@@ -169,8 +169,12 @@ fn found_again(history: &History) -> HashMap<usize, Nanos> {
     // A claim of all names that began when the lease of a lost one had ended is the last that finds it.
     let mut looked: HashMap<(usize, &str), Vec<(Nanos, Nanos)>> = HashMap::new();
     for call in &history.calls {
-        if let (Op::Claim { queue, wait: 1.. }, Some((at, Answer::Jobs(_)))) =
-            (&call.op, &call.answer)
+        if let (
+            Op::Claim {
+                queue, wait: 1.., ..
+            },
+            Some((at, Answer::Jobs(_))),
+        ) = (&call.op, &call.answer)
         {
             let of = looked.entry((call.program, queue)).or_default();
             of.push((call.asked, *at));

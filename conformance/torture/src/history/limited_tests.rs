@@ -23,6 +23,7 @@ fn claim(job: i64, queue: &str, (asked, answered, held): (Nanos, Nanos, Nanos)) 
     let op = Op::Claim {
         queue: queue.to_owned(),
         wait: 1,
+        extended: true,
     };
     let claimed = Claimed {
         job,

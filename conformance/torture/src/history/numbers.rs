@@ -9,6 +9,12 @@ use crate::programs::RATE;
 
 /// Windows that are longer are not looked at: if they hold too much, so does one of these.
 const WINDOW: Nanos = 60 * SECOND;
+/// As long as that by the server's times, of which none is uncertain: what is a percent too much adds up.
+const LONG: Nanos = 600 * SECOND;
+/// Where a limit refuses, in this time before it has granted so much of what flowed back, at least: some of that is with programs
+/// that took it in advance.
+const BEFORE: Nanos = 5 * SECOND;
+const PART: u64 = 10;
 
 pub(super) fn check(history: &History) -> Vec<Violation> {
     let mut violations = limits(history);
@@ -52,6 +58,9 @@ fn limits(history: &History) -> Vec<Violation> {
                 .into_iter()
                 .filter_map(|(key, at)| exactly(key, at, rate)),
         );
+        if history.is_quick {
+            violations.extend(refusals(history, rate));
+        }
     }
     for (key, permits) in permits {
         if let Some((count, from, to)) = excess(history, permits, rate) {
@@ -106,12 +115,45 @@ pub(super) fn excess_beyond(
     None
 }
 
+/// In the calm a limit refuses nobody while it has permits: what was granted before is most of what there was.
+fn refusals(history: &History, rate: Rate) -> Vec<Violation> {
+    let mut granted: BTreeMap<&str, Vec<Nanos>> = BTreeMap::new();
+    let mut refused: BTreeMap<&str, Vec<Nanos>> = BTreeMap::new();
+    for call in &history.calls {
+        let (Op::Check { key }, Some((at, answer))) = (&call.op, &call.answer) else {
+            continue;
+        };
+        if *answer != Answer::Nothing {
+            granted.entry(key).or_default().push(*at);
+        } else if call.asked > history.calm.1 && call.asked < history.end {
+            refused.entry(key).or_default().push(call.asked);
+        }
+    }
+    let wanted = rate.a_second * (BEFORE / SECOND) / PART;
+    let mut violations = Vec::new();
+    for (key, refused) in refused {
+        let mut granted = granted.remove(key).unwrap_or_default();
+        granted.sort_unstable();
+        let few = refused.into_iter().find_map(|at| {
+            let from = granted.partition_point(|it| *it < at.saturating_sub(BEFORE));
+            let before = granted[from..].partition_point(|it| *it <= at) as u64;
+            (before < wanted).then_some((at, before))
+        });
+        if let Some((at, before)) = few {
+            let (at, seconds) = (time(history, at), BEFORE / SECOND);
+            let what = format!("{key}: refused at {at}, and {before} were granted in {seconds} s");
+            violations.push(Violation::new("limits refuse only what is not there", what));
+        }
+    }
+    violations
+}
+
 /// By the server's own times, where nobody has set its clock, not one too many is taken.
 fn exactly(key: &str, mut taken: Vec<Nanos>, rate: Rate) -> Option<Violation> {
     taken.sort_unstable();
     for (begin, from) in taken.iter().enumerate() {
         let window = taken[begin..].iter().zip(1..);
-        let window = window.take_while(|(at, _)| **at < from + WINDOW);
+        let window = window.take_while(|(at, _)| **at < from + LONG);
         for (at, count) in window {
             if count > rate.burst + rate.a_second * (at - from) / SECOND {
                 let millis = (at - from) / 1_000_000;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::{Call, History, Violation, time};
+use super::{Accepted, Call, History, Violation, time};
 use crate::log::{Answer, Op};
 
 pub(super) fn check(history: &History) -> Vec<Violation> {
@@ -28,6 +28,9 @@ fn registers(history: &History) -> Vec<Violation> {
     }
     let none = Vec::new();
     let mut violations = Vec::new();
+    for register in history.tables.accepted.keys() {
+        writes.entry(register).or_default();
+    }
     for (register, writes) in writes {
         let accepted = history.tables.accepted.get(register).unwrap_or(&none);
         let mut violate = |promise, what: String| {
@@ -56,6 +59,12 @@ fn registers(history: &History) -> Vec<Violation> {
                 again.value, again.version
             );
             violate("a write happens once", what);
+        }
+        let asked: HashSet<(i64, i64)> = writes.iter().map(|it| (it.1, it.2)).collect();
+        let asked_for = |it: &&Accepted| asked.contains(&(it.token, it.value));
+        for strange in accepted.iter().filter(|it| !asked_for(it)) {
+            let what = format!("nobody asked for {} under {}", strange.value, strange.token);
+            violate("what is there was asked for", what);
         }
         let mut timed = Vec::new();
         for (call, token, value) in writes {

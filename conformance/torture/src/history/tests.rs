@@ -63,6 +63,7 @@ fn hold(program: usize, kind: Kind, token: i64, (from, to): (Nanos, Nanos)) -> C
         kind,
         key: "a".to_owned(),
         wait: 0,
+        kept: true,
     };
     Call {
         held: [(token, to * SECOND)].into(),
@@ -111,6 +112,7 @@ fn claim(job: i64, token: i64, (asked, answered): (Nanos, Nanos)) -> Call {
     let op = Op::Claim {
         queue: "jobs".to_owned(),
         wait: 0,
+        extended: true,
     };
     let claimed = Claimed { job, token, due: 0 };
     call(1, op, (asked, answered), Answer::Jobs(vec![claimed]))
@@ -358,7 +360,8 @@ fn jobs() {
         ["no job is lost"]
     );
     let twice = checked(whole(), &[(2, 7, true), (2, 8, true)]);
-    assert_eq!(twice, ["effects of a transaction happen once"]);
+    let strange = "what is there was asked for";
+    assert_eq!(twice, ["effects of a transaction happen once", strange]);
     let delivered = vec![push(2, refused()), claim(2, 7, (3, 4))];
     assert_eq!(
         checked(delivered, &[]),
@@ -499,6 +502,7 @@ fn answers_that_are_late() {
         kind: Kind::Lease,
         key: "a".to_owned(),
         wait,
+        kept: true,
     };
     let wrong = ["nothing fails without a cause"];
     assert_eq!(timed_out(acquire(1000), library), [""; 0]);
@@ -506,8 +510,12 @@ fn answers_that_are_late() {
     let counter = "a".to_owned();
     assert_eq!(timed_out(Op::Count { counter }, library), [""; 0]);
     // It is told of no jobs when its time is over.
-    let queue = "jobs".to_owned();
-    assert_eq!(timed_out(Op::Claim { queue, wait: 10 }, library), wrong);
+    let claim = Op::Claim {
+        queue: "jobs".to_owned(),
+        wait: 10,
+        extended: true,
+    };
+    assert_eq!(timed_out(claim, library), wrong);
     assert_eq!(timed_out(Op::Look, library), wrong);
     assert_eq!(timed_out(Op::Look, Role::Plain), [""; 0]);
 }
@@ -532,7 +540,8 @@ fn jobs_that_are_locked() {
         how,
     };
     assert!(!refused(Op::Cancel { job: 1 }, "Unavailable", locked));
-    assert!(!refused(Op::Edit { job: 1 }, "Unavailable", locked));
+    let edit = Op::Edit { job: 1, due: None };
+    assert!(!refused(edit, "Unavailable", locked));
     assert!(!refused(settle(How::Snooze), "Locked", ""));
     assert!(refused(
         Op::Cancel { job: 1 },
@@ -587,10 +596,14 @@ fn workers() {
         broken(&history)
     };
     let whole = || {
+        let affected = call(1, Op::Effect { job: 3 }, (4, 5), Answer::Done);
         let acked = ack(3, 7, (5, 6), How::Ack);
-        vec![push(3, Answer::Done), claim(3, 7, (3, 4)), acked]
+        vec![push(3, Answer::Done), claim(3, 7, (3, 4)), affected, acked]
     };
     assert_eq!(checked(whole()), [""; 0]);
+    let mut unasked = whole();
+    unasked.remove(2);
+    assert_eq!(checked(unasked), ["what is there was asked for"]);
     let with = |call| checked(whole().into_iter().chain([call]).collect());
     assert_eq!(with(claim(3, 9, (8, 9))), ["what is done is not delivered"]);
     let twice = with(ack(3, 8, (6, 7), How::Ack));
@@ -598,4 +611,103 @@ fn workers() {
     let later = with(claim(3, 8, (4, 4)));
     let stale = "a delivery that is not the latest changes nothing";
     assert_eq!(later, [stale]);
+}
+
+/// What nobody extends, and what somebody cancels, may be lost in the calm; nothing else.
+#[test]
+fn what_is_lost_without_a_fault() {
+    let lost = |op, more: Vec<Call>| {
+        let answer = Answer::Failed {
+            what: Failed::NotDone,
+            kind: "Lost".to_owned(),
+            message: String::new(),
+        };
+        let mut history = history(more.into_iter().chain([call(0, op, (5, 6), answer)]));
+        (history.calm, history.is_quick) = ((2 * SECOND, 3 * SECOND), true);
+        broken(&history).contains(&"nothing fails without a cause")
+    };
+    let settle_by = |how| Op::Settle {
+        job: 1,
+        token: 7,
+        how,
+    };
+    let settle = || settle_by(How::Nack);
+    let by_hand = |token| {
+        let mut claim = claim(1, token, (4, 5));
+        if let Op::Claim { extended, .. } = &mut claim.op {
+            *extended = false;
+        }
+        claim
+    };
+    let release = Op::Release {
+        kind: Kind::Lease,
+        key: "a".to_owned(),
+        token: 7,
+    };
+    let acquired = |by_library| {
+        let mut held = hold(0, Kind::Lease, 7, (4, 5));
+        if let Op::Acquire { kept, .. } = &mut held.op {
+            *kept = by_library;
+        }
+        vec![held]
+    };
+    assert!(lost(release.clone(), acquired(true)));
+    assert!(!lost(release, acquired(false)));
+    assert!(!lost(settle_by(How::Release), vec![claim(1, 7, (4, 5))]));
+    assert!(lost(settle(), vec![claim(1, 7, (4, 5))]));
+    assert!(lost(settle(), vec![by_hand(6)]));
+    assert!(!lost(settle(), vec![by_hand(7)]));
+    let cancel = |job| call(0, Op::Cancel { job }, (5, 6), Answer::Done);
+    assert!(!lost(settle(), vec![cancel(1)]));
+    assert!(lost(settle(), vec![cancel(2)]));
+}
+
+#[test]
+fn jobs_that_are_put_off() {
+    // Two seconds before anything else the clock of the machine was at zero.
+    let edited = |due: Option<i64>, times, answer| {
+        let edit = call(0, Op::Edit { job: 1, due }, times, answer);
+        let calls = [push(1, Answer::Done), edit, claim(1, 7, (5, 6))];
+        let mut history = history(calls.into_iter().chain([ack(1, 7, (8, 9), How::Ack)]));
+        history.wall = 2 * SECOND;
+        broken(&history).contains(&"what is put off begins when it is due")
+    };
+    let due = |seconds: i64| Some(seconds * 1_000_000);
+    assert!(edited(due(9), (3, 4), Answer::Done));
+    assert!(!edited(due(8), (3, 4), Answer::Done));
+    assert!(!edited(None, (3, 4), Answer::Done));
+    // It may have had an effect later, or none.
+    assert!(!edited(due(9), (3, 5), Answer::Done));
+    assert!(!edited(due(9), (3, 4), refused()));
+}
+
+#[test]
+fn what_nobody_asked_for() {
+    let strange = "what is there was asked for";
+    let known = write(7, 1, (3, 4), Answer::Number(1));
+    assert_eq!(broken(&accepted(vec![known.clone()], &[(7, 1)])), [""; 0]);
+    let twice = accepted(vec![known.clone()], &[(7, 1), (7, 2)]);
+    assert_eq!(broken(&twice), [strange]);
+    assert_eq!(broken(&accepted(vec![known], &[(8, 1)])), [strange]);
+    assert_eq!(broken(&accepted(vec![], &[(7, 1)])), [strange]);
+}
+
+/// While nobody gets a permit for seconds, nobody is refused one.
+#[test]
+fn limits_that_refuse() {
+    let asked = |at: Nanos, answer| {
+        let key = "a".to_owned();
+        call(0, Op::Check { key }, (at, at), answer)
+    };
+    let refused = |times: &[Nanos], at| {
+        let granted = times.iter().map(|at| asked(*at, Answer::Taken(0)));
+        let mut history = history(granted.chain([asked(at, Answer::Nothing)]));
+        (history.calm, history.is_quick) = ((2 * SECOND, 20 * SECOND), true);
+        broken(&history).contains(&"limits refuse only what is not there")
+    };
+    assert!(!refused(&[26, 27, 28, 29, 30], 30));
+    assert!(refused(&[24, 27, 28, 29, 30], 30));
+    assert!(refused(&[26, 27, 28, 29, 31], 30));
+    // Before the calm others may have taken them, of which nobody knows.
+    assert!(!refused(&[], 20));
 }

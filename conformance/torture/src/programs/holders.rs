@@ -52,13 +52,14 @@ impl Guard for Box<dyn LeaseGuard> {
     }
 }
 
-fn terms() -> LeaseOptions {
+/// Sometimes without renewal; also whether there is.
+fn terms() -> (LeaseOptions, bool) {
     let most = u64::try_from(TTL.as_millis()).unwrap_or(1000);
     let options = LeaseOptions::new(Duration::from_millis(fastrand::u64(1000..=most)));
     if fastrand::u8(..10) == 0 {
-        options.renewed_by_hand()
+        (options.renewed_by_hand(), false)
     } else {
-        options
+        (options, true)
     }
 }
 
@@ -139,11 +140,12 @@ async fn write(context: &Context, kind: Kind, key: &str, fence: &Fence) -> Trans
     context.transact(op, inside, sql).await
 }
 
-fn asks(kind: Kind, key: &str, wait: u64) -> Op {
+fn asks(kind: Kind, key: &str, wait: u64, kept: bool) -> Op {
     Op::Acquire {
         kind,
         key: key.to_owned(),
         wait,
+        kept,
     }
 }
 
@@ -168,7 +170,7 @@ pub(super) async fn mutex(context: Context) {
     while context.may_hold().await {
         let (key, wait) = (pick(&KEYS), patience());
         let mutex = context.backend.mutex(key).expect("a key");
-        let op = asks(Kind::Mutex, key, millis(wait));
+        let op = asks(Kind::Mutex, key, millis(wait), true);
         let (call, guard) = match wait {
             None => context.call(op, mutex.try_lock(), tried).await,
             Some(wait) => {
@@ -186,8 +188,9 @@ pub(super) async fn mutex(context: Context) {
 pub(super) async fn lease(context: Context) {
     while context.may_hold().await {
         let (key, wait) = (pick(&KEYS), patience());
-        let lease = context.backend.lease(key, terms()).expect("a key");
-        let op = asks(Kind::Lease, key, millis(wait));
+        let (terms, kept) = terms();
+        let lease = context.backend.lease(key, terms).expect("a key");
+        let op = asks(Kind::Lease, key, millis(wait), kept);
         let (call, guard) = match wait {
             None => context.call(op, lease.try_acquire(), tried).await,
             Some(wait) => {
@@ -205,11 +208,10 @@ pub(super) async fn lease(context: Context) {
 pub(super) async fn semaphore(context: Context) {
     while context.may_hold().await {
         let (key, wait) = ("permits", patience());
-        let semaphore = context
-            .backend
-            .semaphore(key, PERMITS, terms())
-            .expect("a key");
-        let op = asks(Kind::Semaphore, key, millis(wait));
+        let (terms, kept) = terms();
+        let semaphore = context.backend.semaphore(key, PERMITS, terms);
+        let semaphore = semaphore.expect("a key");
+        let op = asks(Kind::Semaphore, key, millis(wait), kept);
         let (call, guard) = match wait {
             None => context.call(op, semaphore.try_acquire(), tried).await,
             Some(wait) => {

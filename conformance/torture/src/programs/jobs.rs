@@ -145,12 +145,14 @@ pub(super) async fn claim(context: Context) {
         let mut claim = Claim::new(fastrand::usize(1..=4))
             .lease(Duration::from_millis(fastrand::u64(1000..4000)))
             .wait(Duration::from_millis(wait));
-        if fastrand::u8(..5) == 0 {
+        let extended = fastrand::u8(..5) > 0;
+        if !extended {
             claim = claim.extended_by_hand();
         }
         let op = Op::Claim {
             queue: QUEUES[0].to_owned(),
             wait,
+            extended,
         };
         let (call, deliveries) = context.call(op, queue.claim(&claim), jobs).await;
         let Ok(deliveries) = deliveries else {

@@ -115,6 +115,7 @@ fn locks(client: &mut Client, log: &Log, ending: Ending<'_>) -> Result<(), postg
             kind: Kind::Mutex,
             key: key.to_owned(),
             wait: if waits { 8000 } else { 0 },
+            kept: true,
         };
         // Nobody knows it by a token.
         let told = |locked: &bool| {

@@ -80,7 +80,12 @@ impl Wrapper for Recorded {
         let acking: Vec<_> = acking.collect();
         let claiming = claim.map(|_| {
             let queue = self.queue.name().to_owned();
-            self.log.begin(Op::Claim { queue, wait: 0 })
+            let (wait, extended) = (0, true);
+            self.log.begin(Op::Claim {
+                queue,
+                wait,
+                extended,
+            })
         });
         let exchanged = self.queue.exchange(acks, claim).await;
         match &exchanged {

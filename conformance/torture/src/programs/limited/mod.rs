@@ -1,7 +1,7 @@
 //! Jobs of queues and groups that are limited.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockapi::limit::Quota;
 use lockapi::queue::{Groups, Job, JobLimit, JobResult, Priority};
@@ -146,10 +146,11 @@ async fn follow(context: &Context, queue: &dyn Queue, job: i64, id: i64) {
         }
         2 | 3 => {
             let operator = context.backend.operator();
-            let editing = operator.edit_job(queue.name(), id, edit(queue.name()), "torture");
+            let (edit, due) = edit(queue.name());
+            let editing = operator.edit_job(queue.name(), id, edit, "torture");
             let told = |changed: &bool| found(*changed);
             context
-                .call(Op::Edit { job }, editing, told)
+                .call(Op::Edit { job, due }, editing, told)
                 .await
                 .1
                 .is_err()
@@ -207,13 +208,17 @@ fn became(result: &JobResult<i64>) -> Answer {
 }
 
 /// What makes a job due by its priority counts as its admission, where it is admitted. So only jobs without groups get
-/// another one.
-fn edit(queue: &str) -> JobEdit {
+/// another one. With the time at which the job is due then, if that changes.
+fn edit(queue: &str) -> (JobEdit, Option<i64>) {
     let edit = JobEdit::new().max_attempts(ATTEMPTS * 2);
     match fastrand::u8(..3) {
-        0 => edit.now(),
-        1 => edit.at(SystemTime::now() + Duration::from_millis(500)),
-        _ if [LIMITED, RATED].contains(&queue) => edit.priority(Priority::High),
-        _ => edit,
+        0 => (edit.now(), None),
+        1 => {
+            let due = SystemTime::now() + Duration::from_millis(fastrand::u64(300..2000));
+            let since = due.duration_since(UNIX_EPOCH).unwrap_or_default();
+            (edit.at(due), i64::try_from(since.as_micros()).ok())
+        }
+        _ if [LIMITED, RATED].contains(&queue) => (edit.priority(Priority::High), None),
+        _ => (edit, None),
     }
 }

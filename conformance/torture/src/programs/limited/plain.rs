@@ -83,6 +83,7 @@ pub(in crate::programs) fn beyond(
         let op = Op::Claim {
             queue: LIMITED.to_owned(),
             wait: 0,
+            extended: false,
         };
         let told = |jobs: &Vec<Claimed>| Answer::Jobs(jobs.clone());
         let (call, jobs) = ask(log, op, || take(client), told)?;

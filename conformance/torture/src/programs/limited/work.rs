@@ -31,13 +31,16 @@ pub(in crate::programs) async fn claim(context: Context) {
             .lease(Duration::from_millis(fastrand::u64(1000..4000)))
             .wait(Duration::from_millis(wait));
         if stubborn {
-            claim = claim.lease(LEASE).extended_by_hand();
-        } else if fastrand::u8(..5) == 0 {
+            claim = claim.lease(LEASE);
+        }
+        let extended = !stubborn && fastrand::u8(..5) > 0;
+        if !extended {
             claim = claim.extended_by_hand();
         }
         let op = Op::Claim {
             queue: queue.name().to_owned(),
             wait,
+            extended,
         };
         let claiming = queue.claim(&claim);
         let (call, deliveries) = context.call(op, claiming, jobs::jobs).await;
