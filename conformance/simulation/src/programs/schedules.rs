@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use lockapi::Stop;
 use lockapi::queue::{Claim, Delivery, Job};
 use lockapi::schedule::{
     MAX_LIST, Misfire, Overlap, Run, Scheduler, SchedulerOptions, Status, Task,
 };
+use lockapi::{Queue, Stop};
 
 use super::jobs::{finish, shared, take};
 use super::{Context, asked};
@@ -174,10 +174,7 @@ async fn audited(context: &Context) -> lockapi::Result<()> {
     let until = context.runtime.now() + Duration::from_secs(30);
     let queue = context.backend().queue(NAME)?;
     while context.runtime.now() < until {
-        let claim = Claim::new(100).wait(Duration::from_secs(1));
-        for delivery in queue.claim(&claim).await? {
-            delivery.ack().await?;
-        }
+        complete(&*queue, Duration::from_secs(1)).await?;
     }
     for task in scheduler.list().await? {
         let recurring = TASKS.iter().find(|it| it.name == task.name);
@@ -209,12 +206,17 @@ async fn releases(context: &Context, scheduler: &dyn Scheduler) -> lockapi::Resu
             context.runtime.violate(promise, format!("{held:?}"));
             return Ok(());
         }
-        let claim = Claim::new(100).wait(Duration::from_millis(300));
-        for delivery in queue.claim(&claim).await? {
-            delivery.ack().await?;
-        }
+        complete(&*queue, Duration::from_millis(300)).await?;
         scheduler.run_due().await?;
     }
+}
+
+/// Completes the jobs that there are within this time.
+async fn complete(queue: &dyn Queue, wait: Duration) -> lockapi::Result<()> {
+    for delivery in queue.claim(&Claim::new(100).wait(wait)).await? {
+        delivery.ack().await?;
+    }
+    Ok(())
 }
 
 /// A task is fired again soon, whatever the clock has been set to before.

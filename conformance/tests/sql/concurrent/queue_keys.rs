@@ -120,7 +120,8 @@ fn a_push_in_sql_waits_for_another_with_the_same_new_key() {
                 let schedule = Schedule::new(&[], &first, &second, Meets::Waits);
                 schedule.then(&count()).run();
             }
-            let before = [&push_key("a", key)];
+            // Another key is none of this one's business.
+            let before = [&push_keys("a", key, &["other", "it"])];
             let schedule = Schedule::new(&before, &push_key("b", key), &ours, Meets::Passes);
             schedule.then(&count()).run();
         }
@@ -132,7 +133,7 @@ fn a_push_in_sql_waits_for_another_with_the_same_new_key() {
 fn a_push_in_sql_with_headers_is_refused_for_what_else_is_wrong() {
     let mut side = Side::server(url(), Plans::Engine);
     let Place::Server(session) = &mut side.place else {
-        return;
+        panic!("the functions are those of the server");
     };
     for wrong in [
         "max_attempts => 0",
