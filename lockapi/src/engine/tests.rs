@@ -354,6 +354,24 @@ fn a_delivery_is_lost_by_the_clock_and_not_by_a_thread() {
 }
 
 #[test]
+fn a_lease_is_lost_by_the_clock_also_when_it_is_released() {
+    let clock = ManualClock::default();
+    let database = Database::with_clock(&clock);
+    let backend = blocking::Backend::connect(database.connect()).unwrap();
+    let options = LeaseOptions::new(Duration::from_secs(30)).renewed_by_hand();
+    let lease = backend.lease("a", options).unwrap();
+    for _ in 0..200 {
+        let guard = lease.try_acquire().unwrap().expect("it is free");
+        // The server keeps it for half a second more, and the timer may have had no turn yet.
+        clock.leap(Duration::from_millis(29_500));
+        assert!(guard.is_lost(), "believed held after its end");
+        let released = guard.release().expect_err("it was lost");
+        assert_eq!(released.kind(), ErrorKind::Lost);
+        clock.leap(Duration::from_secs(1));
+    }
+}
+
+#[test]
 fn without_random_numbers_nothing_is_granted() {
     let database = Database::new();
     let backend = block_on(database.connect()).unwrap();

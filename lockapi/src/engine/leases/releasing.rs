@@ -13,6 +13,7 @@ use crate::engine::renewal::Held;
 use crate::error::Result;
 use crate::hold::Hold;
 use crate::lease::{Abandon, slot};
+use crate::telemetry;
 
 /// The pause before a release that did not get through is sent again.
 const RELEASE_AGAIN: Duration = Duration::from_millis(250);
@@ -36,6 +37,14 @@ impl Leases {
     ) {
         let entry = self.lock().remove(id);
         match entry {
+            // By the clock it is lost, and its holder may have been told so: the timer has not had its turn yet.
+            Some(entry) if hold.is_lost_at(self.timer.now()) => {
+                hold.lose();
+                telemetry::lost([entry.what.kind()].into_iter());
+                hold.announce();
+                self.send_release(entry, None);
+                answered(Err(lost("release")));
+            }
             Some(entry) if hold.release() => self.send_release(entry, Some(Box::new(answered))),
             _ => answered(Err(lost("release"))),
         }
