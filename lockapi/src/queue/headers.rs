@@ -40,8 +40,12 @@ impl Headers {
     /// The value of a header.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        let value = self.0.get(name);
-        let value = value.or_else(|| self.0.get(&name.to_ascii_lowercase()));
+        // They are stored in lower case.
+        let value = if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            self.0.get(&name.to_ascii_lowercase())
+        } else {
+            self.0.get(name)
+        };
         value.map(String::as_str)
     }
 

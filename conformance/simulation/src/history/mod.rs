@@ -254,7 +254,10 @@ impl History {
         // than a call may take.
         let acquires = ["acquire", "campaign", "lock", "connect"];
         let acquires = acquires.iter().any(|it| error.operation().contains(it));
+        // A transaction of a program that has left stays open for as long as the server does not know.
+        let is_locked = self.checks_in && error.sqlstate() == Some("55P03");
         let late = match error.kind() {
+            _ if is_locked => true,
             ErrorKind::Unavailable => self.blocked && acquires,
             ErrorKind::TimedOut | ErrorKind::Indeterminate => self.blocked,
             _ => false,

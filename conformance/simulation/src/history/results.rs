@@ -6,6 +6,7 @@ use lockapi::queue::{Drained, JobResult};
 
 use super::History;
 use super::jobs::Job;
+use super::uses::SOON;
 use crate::runtime::Time;
 
 /// Within this time of a completion whoever waits for the result has it, where nothing is in the way.
@@ -81,9 +82,11 @@ impl History {
         // Clocks of processes differ by a hundredth.
         let early = told.is_pending() && now < asked + at_most.mul_f64(0.98);
         let wrong = early || results.are_wrong(told, (pushed, completed));
-        let late = self.in_order
-            && !told.is_pending()
-            && acked.is_some_and(|at| now > at.max(asked) + TOLD);
+        let late = if told.is_pending() {
+            self.undisturbed && now > asked + at_most.mul_f64(1.015) + SOON
+        } else {
+            self.in_order && acked.is_some_and(|at| now > at.max(asked) + TOLD)
+        };
         let what = format!(
             "job {job}: {told:?} to a question of {asked:?}; {:?} were sent, {:?} was told before",
             results.sent, results.told

@@ -11,7 +11,7 @@ use crate::runtime::Time;
 /// What was used can be had again after so long, where nothing fails.
 const FREE: Duration = Duration::from_millis(500);
 /// Within this time whoever asks for what nobody has is answered.
-const SOON: Duration = Duration::from_secs(1);
+pub(super) const SOON: Duration = Duration::from_secs(1);
 /// A wait ends within this time of its limit, where its process is not held up.
 const LATE: Duration = Duration::from_millis(100);
 
@@ -72,7 +72,15 @@ impl Use {
         &self,
         call: impl Future<Output = Result<Option<T>>>,
     ) -> Result<Option<T>> {
-        let answer = call.await?;
+        let (history, asked) = (&self.history, self.history.runtime.now());
+        let answer = call.await;
+        let took = history.runtime.now().saturating_sub(asked);
+        if history.undisturbed && took > SOON {
+            let what = format!("{:?}: {took:?}", self.name);
+            let promise = "who does not wait is answered at once";
+            history.runtime.violate(promise, what);
+        }
+        let answer = answer?;
         if answer.is_none() {
             self.refused();
         }

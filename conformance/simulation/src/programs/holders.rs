@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::{Either, FusedFuture, select};
 use lockapi::lease::LeaseOptions;
+use lockapi::mutex::ReadGuard;
 use lockapi::{Error, Fence, LeaseGuard, MutexGuard, Result};
 
 use super::{Context, asked, transactions};
@@ -18,7 +19,7 @@ use crate::plan::Fault;
 const IN_THE_END: Duration = Duration::from_secs(60);
 
 /// Until when something is held, and whether also while the tasks are to end.
-pub(super) fn held_until(context: &Context, kind: &str) -> (crate::runtime::Time, bool) {
+fn held_until(context: &Context, kind: &str) -> (crate::runtime::Time, bool) {
     let most = most_held(context, kind);
     let is_long = most >= LONG;
     let least = if is_long {
@@ -55,6 +56,30 @@ impl Guard for Box<dyn MutexGuard> {
 
     fn proof(&self) -> Option<Fence> {
         Some(self.fence())
+    }
+
+    fn lost(&self) -> bool {
+        self.is_lost()
+    }
+
+    async fn told(&self) {
+        (**self).lost().await;
+    }
+
+    async fn give_back(self: Box<Self>) -> Result<()> {
+        self.unlock().await
+    }
+}
+
+/// Readers have no token, and nothing to check in.
+#[async_trait]
+impl Guard for Box<dyn ReadGuard> {
+    fn token(&self) -> i64 {
+        0
+    }
+
+    fn proof(&self) -> Option<Fence> {
+        None
     }
 
     fn lost(&self) -> bool {

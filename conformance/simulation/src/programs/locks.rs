@@ -1,16 +1,15 @@
 //! Locks of sessions.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::Either;
-use lockapi::mutex::{LockOwner, ReadGuard};
+use lockapi::mutex::LockOwner;
 use lockapi::{Error, Result};
 
-use super::holders::{Guard, Shared, held_until, hold, manner, patience, until_ending};
+use super::holders::{Guard, Shared, hold, manner, patience, until_ending};
 use super::{Context, asked};
-use crate::history::{Held, Part};
+use crate::history::Part;
 
 /// A call of a lock of a session.
 async fn locked<T>(
@@ -75,39 +74,6 @@ pub(super) async fn mutex(context: Context) {
     }
 }
 
-/// Shares a lock with others for a while, then gives it back or leaves.
-async fn read(
-    context: &Context,
-    key: &str,
-    asked: crate::runtime::Time,
-    guard: Box<dyn ReadGuard>,
-) {
-    let guard = Arc::new(guard);
-    let seen = Arc::downgrade(&guard);
-    let held: Held = Arc::new(move || seen.upgrade().is_some_and(|guard| !guard.is_lost()));
-    let (kind, program) = ("rw_lock", context.program);
-    let entry = (context.history).granted(kind, key, Part::READER, program, (0, asked), held);
-    let (until, to_the_end) = held_until(context, kind);
-    while !guard.is_lost() && context.runtime.now() < until && (to_the_end || !context.is_ending())
-    {
-        context.rest(Duration::from_millis(500)).await;
-    }
-    if guard.is_lost() {
-        context.history.lost(kind, key);
-    }
-    drop(entry);
-    if context.coin()
-        && let Some(guard) = Arc::into_inner(guard)
-        && let Some(Err(error)) = context.outcome(guard.unlock()).await
-    {
-        if error.kind() == lockapi::ErrorKind::Lost {
-            context.history.lost(kind, key);
-        } else {
-            context.history.failed(&error);
-        }
-    }
-}
-
 pub(super) async fn rw_lock(context: Context) {
     while !context.is_ending() {
         let (key, reads) = if context.plan.by_readers {
@@ -133,7 +99,7 @@ pub(super) async fn rw_lock(context: Context) {
                 _ => waited(&context, ("rw_lock", key), true, lock.read()).await,
             };
             if let Some(guard) = guard {
-                read(&context, key, began, guard).await;
+                hold(&context, "rw_lock", key, Part::READER, began, guard).await;
             }
         } else {
             let alone = context.history.wants_alone("rw_lock", key);

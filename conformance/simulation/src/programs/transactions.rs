@@ -106,14 +106,6 @@ async fn call<T>(
     within(context, context.outcome(call)).await.flatten()
 }
 
-/// An operation in a transaction has failed.
-fn failed(context: &Context, error: &Error) {
-    // The row of another transaction, of a process that may be without a thread.
-    if error.sqlstate() != Some("55P03") {
-        context.history.failed(error);
-    }
-}
-
 pub(super) async fn run(context: Context) {
     while !context.is_ending() {
         if context.coin() {
@@ -138,7 +130,7 @@ async fn push(context: &Context) {
     let end = match outcome.await {
         Some(Ok(_)) => transaction.end(context).await,
         Some(Err(error)) => {
-            failed(context, &error);
+            context.history.failed(&error);
             transaction.roll_back(context).await
         }
         // It may have been pushed before what follows.
@@ -168,7 +160,7 @@ async fn take(context: &Context) {
     let taken = match outcome.await {
         Some(Ok(taken)) => taken,
         Some(Err(error)) => {
-            failed(context, &error);
+            context.history.failed(&error);
             transaction.roll_back(context).await;
             return;
         }
@@ -227,7 +219,7 @@ pub(super) async fn complete(context: &Context, job: u64, delivery: &Delivery) -
             if error.kind() == ErrorKind::Lost {
                 context.history.lost_delivery(job, asked.0, &error);
             } else {
-                failed(context, &error);
+                context.history.failed(&error);
             }
             transaction.roll_back(context).await;
             settled(context, job, asked, End::RolledBack);
@@ -255,7 +247,7 @@ pub(super) async fn write(context: &Context, fence: &Fence) -> bool {
         Some(Err(error)) => {
             is_lost = error.kind() == ErrorKind::Lost;
             if !is_lost {
-                failed(context, &error);
+                context.history.failed(&error);
             }
             transaction.roll_back(context).await;
         }
