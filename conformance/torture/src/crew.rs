@@ -44,6 +44,8 @@ pub(crate) struct Incarnation {
     pub(crate) place: usize,
     pub(crate) name: String,
     pub(crate) role: Role,
+    /// Whether it is behind the pooler.
+    pub(crate) pooled: bool,
     pub(crate) log: PathBuf,
     pub(crate) errors: PathBuf,
     pub(crate) begun: Nanos,
@@ -148,6 +150,7 @@ impl Crew {
             name,
             role,
             proxy,
+            pooled,
             wire,
             ..
         } = &self.places[place];
@@ -187,6 +190,7 @@ impl Crew {
             place,
             name: name.clone(),
             role: *role,
+            pooled: *pooled,
             log,
             errors,
             begun: now(),

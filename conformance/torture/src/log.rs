@@ -83,6 +83,8 @@ pub(crate) enum Op {
         job: i64,
         queue: String,
         group: Option<String>,
+        /// After so many milliseconds.
+        delay: u64,
         /// What is pushed together with it.
         with: Option<i64>,
         /// In a transaction of the program.

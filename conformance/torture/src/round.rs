@@ -196,6 +196,8 @@ fn finish(
     let mut applied = conductor.applied().into_iter();
     if applied.any(|fault| fault.fault == Fault::Settings) {
         Server::calm(&mut client)?;
+        // Which of them programs use for their own statements is not known.
+        conductor.renew_pooled_sessions()?;
     }
     let calm = now();
     screen.event("calm");

@@ -72,6 +72,14 @@ impl Conductor<'_> {
         Ok(pooler.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Has the pooler, if there is one, open its sessions anew.
+    pub(crate) fn renew_pooled_sessions(&self) -> Result<()> {
+        match &self.pooler {
+            Some(_) => self.pooler()?.command("RECONNECT"),
+            None => Ok(()),
+        }
+    }
+
     /// Ends the pooler, if there is one.
     pub(crate) fn close_pooler(&self) -> Result<()> {
         match &self.pooler {

@@ -12,6 +12,7 @@ fn push(job: i64, queue: &str, group: Option<&str>, times: (Nanos, Nanos)) -> Ca
         job,
         queue: queue.to_owned(),
         group: group.map(str::to_owned),
+        delay: 0,
         with: None,
         inside: false,
     };

@@ -11,7 +11,7 @@ use crate::log::{Answer, Event, Kind, Nanos, Op, Record, SECOND, read};
 use crate::plan::Fault;
 
 mod answers;
-mod edits;
+mod delays;
 mod jobs;
 mod limited;
 #[cfg(test)]
@@ -231,7 +231,7 @@ impl History {
         violations.extend(limited::check(self));
         violations.extend(order::check(self));
         violations.extend(results::check(self));
-        violations.extend(edits::check(self));
+        violations.extend(delays::check(self));
         violations.extend(numbers::check(self));
         violations.extend(answers::check(self));
         violations

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{Accepted, Call, History, Violation, time};
-use crate::log::{Answer, Op};
+use crate::log::{Answer, Kind, Nanos, Op};
 
 pub(super) fn check(history: &History) -> Vec<Violation> {
     let mut violations = registers(history);
@@ -24,6 +24,17 @@ fn registers(history: &History) -> Vec<Violation> {
         {
             let of = writes.entry(register).or_default();
             of.push((call, *token, *value));
+        }
+    }
+    // A mutex may be handed over in a session that has ended; a lease that is granted is the latest.
+    let mut granted: BTreeMap<String, Vec<(Nanos, i64)>> = BTreeMap::new();
+    for call in &history.calls {
+        if let (Op::Acquire { kind, key, .. }, Some((at, Answer::Token(token)))) =
+            (&call.op, &call.answer)
+            && *kind == Kind::Lease
+        {
+            let of = granted.entry(format!("{kind:?} {key}")).or_default();
+            of.push((*at, *token));
         }
     }
     let none = Vec::new();
@@ -65,6 +76,15 @@ fn registers(history: &History) -> Vec<Violation> {
         for strange in accepted.iter().filter(|it| !asked_for(it)) {
             let what = format!("nobody asked for {} under {}", strange.value, strange.token);
             violate("what is there was asked for", what);
+        }
+        let later = granted.get(register).map_or(&[][..], Vec::as_slice);
+        for (call, token, value) in &writes {
+            let mut later = later.iter();
+            let later = later.find(|(at, it)| it > token && *at < call.asked);
+            if let (Some((_, later)), true) = (later, versions.contains_key(value)) {
+                let what = format!("{value} under {token}, after {later} was granted");
+                violate("no stale write is accepted", what);
+            }
         }
         let mut timed = Vec::new();
         for (call, token, value) in writes {

@@ -19,6 +19,7 @@ pub(super) fn history(calls: impl IntoIterator<Item = Call>) -> History {
             library: crate::args::Library::Sqlx,
             blocking: false,
         },
+        pooled: false,
         log: PathBuf::new(),
         errors: PathBuf::new(),
         begun: 0,
@@ -102,6 +103,7 @@ fn push(job: i64, answer: Answer) -> Call {
         job,
         queue: "jobs".to_owned(),
         group: None,
+        delay: 0,
         with: None,
         inside: false,
     };
@@ -646,15 +648,22 @@ fn what_is_lost_without_a_fault() {
     };
     let acquired = |by_library| {
         let mut held = hold(0, Kind::Lease, 7, (4, 5));
-        if let Op::Acquire { kept, .. } = &mut held.op {
-            *kept = by_library;
+        if let Op::Acquire { kept, wait, .. } = &mut held.op {
+            (*kept, *wait) = (by_library, 1000);
         }
         vec![held]
     };
     assert!(lost(release.clone(), acquired(true)));
     assert!(!lost(release, acquired(false)));
     assert!(!lost(settle_by(How::Release), vec![claim(1, 7, (4, 5))]));
-    assert!(lost(settle(), vec![claim(1, 7, (4, 5))]));
+    // What was granted after a second may have been over.
+    let mut late = claim(1, 7, (3, 4));
+    assert!(!lost(settle(), vec![late.clone()]));
+    if let Op::Claim { wait, .. } = &mut late.op {
+        *wait = 900;
+    }
+    assert!(lost(settle(), vec![late]));
+    assert!(lost(settle(), vec![claim(1, 7, (5, 5))]));
     assert!(lost(settle(), vec![by_hand(6)]));
     assert!(!lost(settle(), vec![by_hand(7)]));
     let cancel = |job| call(0, Op::Cancel { job }, (5, 6), Answer::Done);
@@ -679,6 +688,33 @@ fn jobs_that_are_put_off() {
     // It may have had an effect later, or none.
     assert!(!edited(due(9), (3, 5), Answer::Done));
     assert!(!edited(due(9), (3, 4), refused()));
+
+    let pushed = |millis| {
+        let mut push = push(1, Answer::Done);
+        if let Op::Push { delay, .. } = &mut push.op {
+            *delay = millis;
+        }
+        push
+    };
+    let early = |calls: Vec<Call>| {
+        broken(&history(calls)).contains(&"what is put off begins when it is due")
+    };
+    assert!(early(vec![pushed(5100), claim(1, 7, (5, 6))]));
+    assert!(!early(vec![pushed(5000), claim(1, 7, (5, 6))]));
+    for how in [How::Nack, How::Snooze] {
+        let again = |token, times| {
+            let settled = ack(1, 7, (6, 6), how);
+            vec![
+                pushed(0),
+                claim(1, 7, (5, 6)),
+                settled,
+                claim(1, token, times),
+            ]
+        };
+        assert!(early(again(8, (6, 6))));
+        assert!(!early(again(8, (6, 7))));
+        assert!(!early(again(7, (6, 6))));
+    }
 }
 
 #[test]
@@ -690,6 +726,21 @@ fn what_nobody_asked_for() {
     assert_eq!(broken(&twice), [strange]);
     assert_eq!(broken(&accepted(vec![known], &[(8, 1)])), [strange]);
     assert_eq!(broken(&accepted(vec![], &[(7, 1)])), [strange]);
+}
+
+/// Nobody writes under a lease once another was granted, also if the other has not written.
+#[test]
+fn writes_after_another_grant() {
+    let written = |granted| {
+        let writing = write(7, 1, (5, 6), Answer::Number(1));
+        let mut history = accepted(vec![writing], &[(7, 1)]);
+        history
+            .calls
+            .push(hold(1, Kind::Lease, 8, (granted, granted)));
+        broken(&history)
+    };
+    assert_eq!(written(4), ["no stale write is accepted"]);
+    assert_eq!(written(5), [""; 0]);
 }
 
 /// While nobody gets a permit for seconds, nobody is refused one.

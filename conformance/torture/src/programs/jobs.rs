@@ -45,13 +45,18 @@ pub(super) async fn pushing(context: Context, queue: &'static str, name: &'stati
             push_two(&context, &*queue, (number, job)).await;
             continue;
         }
-        if push_one(&context, &queue, (number, None), job).await == Push::Failed {
+        if push_one(&context, &queue, (number, None, 0), job).await == Push::Failed {
             rest(300).await;
         } else {
             context.ahead.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
+
+/// What has failed comes again after this time, where a worker handles it after twice as long.
+pub(crate) const AGAIN: Duration = Duration::from_millis(100);
+/// For how long jobs are put off.
+pub(crate) const SNOOZED: Duration = Duration::from_millis(200);
 
 /// What became of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +72,7 @@ pub(super) enum Push {
 pub(super) async fn push_one(
     context: &Context,
     queue: &Arc<dyn Queue>,
-    (number, group): (i64, Option<&str>),
+    (number, group, delay): (i64, Option<&str>, u64),
     job: Job,
 ) -> Push {
     let inside = fastrand::u8(..3) == 0;
@@ -81,6 +86,7 @@ pub(super) async fn push_one(
         job: number,
         queue: queue.name().to_owned(),
         group: group.map(str::to_owned),
+        delay,
         with: None,
         inside,
     };
@@ -122,6 +128,7 @@ async fn push_two(context: &Context, queue: &dyn lockapi::Queue, (one, job): (i6
         job,
         queue: queue.name().to_owned(),
         group: None,
+        delay: 0,
         with: Some(with),
         inside: false,
     };
@@ -206,8 +213,7 @@ pub(super) async fn settle(context: &Context, delivery: Delivery) -> bool {
             return false;
         }
         1 => {
-            let after = Duration::from_millis(100);
-            let giving = async { delivery.nack("again", after).await.map(drop) };
+            let giving = async { delivery.nack("again", AGAIN).await.map(drop) };
             context.call(op(How::Nack), giving, told).await
         }
         2 => {
@@ -215,7 +221,7 @@ pub(super) async fn settle(context: &Context, delivery: Delivery) -> bool {
             context.call(op(How::Release), giving, told).await
         }
         3 => {
-            let snoozing = delivery.snooze(Duration::from_millis(200));
+            let snoozing = delivery.snooze(SNOOZED);
             context.call(op(How::Snooze), snoozing, told).await
         }
         _ if is_exact(job) => return complete(context, Arc::new(delivery), job, false).await,

@@ -21,7 +21,7 @@ mod recorded;
 mod store;
 mod workers;
 
-pub(crate) use jobs::is_exact;
+pub(crate) use jobs::{AGAIN, SNOOZED, is_exact};
 pub(crate) use numbers::PERMITS as RATE;
 use store::Store;
 

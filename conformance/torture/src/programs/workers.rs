@@ -8,7 +8,7 @@ use lockapi::Stop;
 use lockapi::queue::Unhandled;
 use lockapi::worker::{self, Failed, Observe, Worker, WorkerOptions};
 
-use super::jobs::{affect, complete, is_exact, pushing};
+use super::jobs::{AGAIN, SNOOZED, affect, complete, is_exact, pushing};
 use super::recorded::Recorded;
 use super::{Context, QUEUES, before, rest};
 
@@ -37,7 +37,7 @@ pub(super) async fn work(context: Context) {
             .concurrency(fastrand::usize(1..=6))
             .lease(Duration::from_millis(fastrand::u64(1000..4000)))
             .grace(Duration::from_millis(fastrand::u64(1..1000)))
-            .options(WorkerOptions::default().backoff(|_| Duration::from_millis(200)))
+            .options(WorkerOptions::default().backoff(|_| AGAIN * 2))
             .observe(Silent);
         let stopping = async {
             let mut left = fastrand::u32(5..100);
@@ -79,7 +79,7 @@ pub(super) async fn settle(
     let token = cx.delivery().ticket().token;
     match fastrand::u8(..16) {
         0 => return Err(Failed::retry("again")),
-        1 => return Err(Failed::snooze(Duration::from_millis(200))),
+        1 => return Err(Failed::snooze(SNOOZED)),
         _ => {}
     }
     let delivery = Arc::clone(cx.delivery());

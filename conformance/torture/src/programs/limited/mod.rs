@@ -115,10 +115,15 @@ pub(super) async fn push(context: Context) {
             if let Some(key) = key_of(queue.name(), number) {
                 job = job.limit_by(key);
             }
-            if fastrand::u8(..6) == 0 {
-                job = job.delay(Duration::from_millis(fastrand::u64(1..1000)));
+            let delay = if fastrand::u8(..6) == 0 {
+                fastrand::u64(1..1000)
+            } else {
+                0
+            };
+            if delay > 0 {
+                job = job.delay(Duration::from_millis(delay));
             }
-            match push_one(&context, &queue, (number, group), job).await {
+            match push_one(&context, &queue, (number, group, delay), job).await {
                 Push::Failed => {
                     rest(300).await;
                     continue;

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::{ALL, NAMES, has_result};
 use crate::args::Control;
 use crate::log::{Nanos, Op};
-use crate::programs::jobs::{self, jobs_of};
+use crate::programs::jobs::{self, AGAIN, jobs_of};
 use crate::programs::recorded::Recorded;
 use crate::programs::workers::{self, Silent};
 use crate::programs::{Context, before, pick, rest};
@@ -108,7 +108,7 @@ pub(in crate::programs) async fn run(context: Context) {
             .concurrency(fastrand::usize(1..=6))
             .lease(Duration::from_millis(fastrand::u64(1000..4000)))
             .grace(Duration::from_millis(fastrand::u64(1..1000)))
-            .options(WorkerOptions::default().backoff(|_| Duration::from_millis(200)))
+            .options(WorkerOptions::default().backoff(|_| AGAIN * 2))
             .observe(Silent);
         for name in NAMES {
             let context = context.clone();
