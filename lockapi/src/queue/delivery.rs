@@ -235,7 +235,7 @@ impl Delivery {
         result.clone()
     }
 
-    /// Whether its lease has expired, or the job was cancelled.
+    /// Whether its lease has expired, or the job was cancelled, or was given back because its worker was dropped.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.hold.is_lost_at(self.queue.now())
@@ -364,6 +364,12 @@ impl Delivery {
         if let Some(how) = Attempted::of(outcome, settled) {
             self.queue.attempted(self, how);
         }
+    }
+
+    /// It is given back, whoever has it still.
+    pub(crate) fn lose(&self) {
+        self.hold.lose();
+        self.hold.announce();
     }
 
     /// Leaves its completion to the caller: when dropped it is not released.

@@ -445,6 +445,8 @@ impl Drop for Run {
         };
         for running in self.running.values() {
             running.released(self.queue.now());
+            // A handler that somebody else runs may not have been dropped yet: it is told before others have its job.
+            running.delivery.lose();
             later(&running.delivery, Outcome::Release);
         }
         for delivery in &self.prefetched {

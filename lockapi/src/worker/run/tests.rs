@@ -1,8 +1,9 @@
 use std::future::pending;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 
 use crate::blocking::block_on;
@@ -100,6 +101,33 @@ fn destructor_of_a_call_that_panics_keeps_no_job_from_going_back() {
         let summary = worker.run(all(begun)).await.unwrap();
         assert_eq!(summary.released, u64::try_from(HANDLERS).unwrap());
         assert_eq!(dropped.load(Ordering::Acquire), 1);
+    });
+}
+
+/// Whoever runs the handlers may drop them later than the worker gives their jobs back.
+#[test]
+fn handlers_of_a_worker_that_was_dropped_are_told_before_they_are_dropped() {
+    block_on(async {
+        let queue = queue_of(HANDLERS).await;
+        let begun = Arc::new(Semaphore::new(0));
+        let (contexts, kept): (Arc<Mutex<Vec<Context>>>, Arc<Mutex<Vec<_>>>) = Default::default();
+        let (adds, theirs, keeps) = (Arc::clone(&begun), Arc::clone(&contexts), Arc::clone(&kept));
+        let worker = Worker::new(queue)
+            .concurrency(HANDLERS)
+            .spawn_with(move |mut work| {
+                assert!((&mut work).now_or_never().is_none());
+                keeps.lock().unwrap().push(work);
+            })
+            .handle("count", move |_: usize, cx: Context| {
+                theirs.lock().unwrap().push(cx);
+                adds.add_permits(1);
+                pending::<Result<(), Failed>>()
+            });
+        let run = Box::pin(worker.run(Stop::new()));
+        assert!(unless(all(begun), run).await.is_none(), "it was dropped");
+        let contexts = contexts.lock().unwrap();
+        assert!(contexts.iter().all(Context::is_lost), "others have its job");
+        assert_eq!(kept.lock().unwrap().len(), HANDLERS);
     });
 }
 
