@@ -235,7 +235,7 @@ impl Delivery {
         result.clone()
     }
 
-    /// Whether its lease has expired, or the job was cancelled, or was given back because its worker was dropped.
+    /// Whether its lease has expired, or the job was cancelled, or was given back by a worker that had to end.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.hold.is_lost_at(self.queue.now())

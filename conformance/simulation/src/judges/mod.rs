@@ -458,7 +458,9 @@ impl Judges {
         let bound = others / many;
         for (place, is_next) in due {
             let group = self.groups.get_mut(place)?;
-            if bound == 0 {
+            // A rate is moved back with the clock where the group has room.
+            let (queue, key) = &self.names[*place];
+            if bound == 0 && Limit::of(jobs, queue, key).allows(group.admitted + 1, group.keyed) {
                 group.meter.looked(at);
             }
             if events.admitted.contains_key(place) {
@@ -467,7 +469,6 @@ impl Judges {
                 group.passed += 1;
             }
             if group.passed > bound {
-                let (queue, key) = &self.names[*place];
                 let what = format!(
                     "{key} of {} was passed over {} times, and {bound} may be",
                     queue.queue, group.passed

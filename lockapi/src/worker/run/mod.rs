@@ -429,6 +429,8 @@ impl Run {
         self.calls.give_up();
         for (_, running) in std::mem::take(&mut self.running) {
             let took = self.queue.now().saturating_sub(running.since);
+            // A handler that somebody else runs may not have been dropped yet: it is told before others have its job.
+            running.delivery.lose();
             self.finish(running, took, Ending::Released);
         }
     }
@@ -445,7 +447,6 @@ impl Drop for Run {
         };
         for running in self.running.values() {
             running.released(self.queue.now());
-            // A handler that somebody else runs may not have been dropped yet: it is told before others have its job.
             running.delivery.lose();
             later(&running.delivery, Outcome::Release);
         }

@@ -104,16 +104,17 @@ fn destructor_of_a_call_that_panics_keeps_no_job_from_going_back() {
     });
 }
 
-/// Whoever runs the handlers may drop them later than the worker gives their jobs back.
+/// Whoever runs the handlers may drop them later than the worker gives their jobs back, as when it is dropped or has to stop.
 #[test]
-fn handlers_of_a_worker_that_was_dropped_are_told_before_they_are_dropped() {
-    block_on(async {
-        let queue = queue_of(HANDLERS).await;
+fn handlers_of_a_worker_that_ends_are_told_before_they_are_dropped() {
+    for stops in [false, true] {
+        let queue = block_on(queue_of(HANDLERS));
         let begun = Arc::new(Semaphore::new(0));
         let (contexts, kept): (Arc<Mutex<Vec<Context>>>, Arc<Mutex<Vec<_>>>) = Default::default();
         let (adds, theirs, keeps) = (Arc::clone(&begun), Arc::clone(&contexts), Arc::clone(&kept));
         let worker = Worker::new(queue)
             .concurrency(HANDLERS)
+            .grace(Duration::ZERO)
             .spawn_with(move |mut work| {
                 assert!((&mut work).now_or_never().is_none());
                 keeps.lock().unwrap().push(work);
@@ -123,12 +124,19 @@ fn handlers_of_a_worker_that_was_dropped_are_told_before_they_are_dropped() {
                 adds.add_permits(1);
                 pending::<Result<(), Failed>>()
             });
-        let run = Box::pin(worker.run(Stop::new()));
-        assert!(unless(all(begun), run).await.is_none(), "it was dropped");
+        block_on(async {
+            if stops {
+                let summary = worker.run(all(begun)).await.unwrap();
+                assert_eq!(summary.released, u64::try_from(HANDLERS).unwrap());
+            } else {
+                let run = Box::pin(worker.run(Stop::new()));
+                assert!(unless(all(begun), run).await.is_none(), "it was dropped");
+            }
+        });
         let contexts = contexts.lock().unwrap();
         assert!(contexts.iter().all(Context::is_lost), "others have its job");
         assert_eq!(kept.lock().unwrap().len(), HANDLERS);
-    });
+    }
 }
 
 /// Ends in a way that a number chooses.
