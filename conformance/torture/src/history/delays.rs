@@ -95,7 +95,7 @@ fn due(history: &History, job: &Job<'_>, (claim, token): (&Call, i64)) -> Option
     }
     // What is settled later does not take place, as others check.
     let put_off = job.put_off.iter();
-    let put_off = put_off.filter(|(call, _, it)| *it < token && claim.done() > Some(call.asked));
+    let put_off = put_off.filter(|(call, _, it)| *it < token && claim.done() >= Some(call.asked));
     let put_off = put_off.map(|(call, delay, _)| call.asked + delay).max();
     let (push, delay) = job.push?;
     Some(put_off.unwrap_or(push.asked + delay * 1_000_000))

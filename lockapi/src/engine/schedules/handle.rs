@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 
@@ -227,11 +227,12 @@ impl Handle {
     /// while after a long outage, so others have their turn in between.
     async fn plan(&self, tasks: &DueTasks, round: &mut Round) -> Result<Vec<Request>> {
         let mut requests = Vec::new();
-        let mut since = Instant::now();
+        let timer = &self.core.connections.timer;
+        let mut since = timer.now();
         for due in &tasks.due {
-            if since.elapsed() >= TURN {
+            if timer.now().saturating_sub(since) >= TURN {
                 yield_now().await;
-                since = Instant::now();
+                since = timer.now();
             }
             match due.recurrence.fire(due) {
                 Ok(firing) => requests.push(Request {
