@@ -336,7 +336,8 @@ pub trait LeaseGuard: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Lost` when it was no longer held. After `Unavailable` the release is retried in the
-    /// background until the lease would have expired.
+    /// background until the lease would have expired. `Indeterminate` when the answer was lost and
+    /// another holds it by the time that the release is repeated: it was released, or had ended.
     async fn release(self: Box<Self>) -> Result<()>;
 }
 

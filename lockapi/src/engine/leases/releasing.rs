@@ -8,9 +8,10 @@ use tokio::sync::oneshot;
 use super::{AcquireRequest, Entry, Leases, RequestedSlots, lost};
 use crate::election::topic;
 use crate::engine::Notify;
+use crate::engine::batcher::{Repeated, Reply};
 use crate::engine::clock::Time;
 use crate::engine::renewal::Held;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::lease::{Abandon, slot};
 use crate::telemetry;
@@ -95,10 +96,15 @@ impl Leases {
         } else {
             &self.batcher
         };
-        batcher.submit(entry.release(), move |outcome| {
+        let release = entry.release();
+        let reply = move |outcome: Result<bool>, Repeated(repeated)| {
             let repeat = outcome.is_err();
             if let Some(answered) = answered {
-                answered(outcome.and_then(|held| if held { Ok(()) } else { Err(lost("release")) }));
+                answered(outcome.and_then(|held| match held {
+                    true => Ok(()),
+                    false if repeated => Err(unknown()),
+                    false => Err(lost("release")),
+                }));
             }
             let again = leases.timer.now() + RELEASE_AGAIN;
             if repeat && again < until {
@@ -116,7 +122,8 @@ impl Leases {
                 }
                 leases.notify(&entry.namespace, &entry.key, &entry.slots);
             }
-        });
+        };
+        batcher.queue(release, 1, Reply::new(reply));
     }
 
     /// Gives back what an acquisition got, or may yet get, that its caller is not told of: all but what
@@ -165,6 +172,12 @@ impl Leases {
             self.batcher.submit(Notify(topic), drop);
         }
     }
+}
+
+/// A release that was sent twice finds the lease with another: the first may have released it.
+fn unknown() -> Error {
+    let message = "the answer to the release was lost, and when it was repeated the lease was not held any more";
+    Error::new(ErrorKind::Indeterminate, "release", message)
 }
 
 fn abandoned(request: &AcquireRequest, acquisition: i64, granted: Option<i64>) -> Abandon {

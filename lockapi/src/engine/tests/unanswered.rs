@@ -1,21 +1,24 @@
-//! Renewals that are carried out and never answered.
+//! Renewals and releases that are carried out and never answered.
 
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use crate::blocking::{Backend, Lease};
 use crate::driver::{BackgroundTask, Call, Connection, Connector, Mode, Operation, Rows, Script};
 use crate::engine::clock::Clock;
 use crate::engine::{BackendOptions, Driver, ManualClock, start_with};
-use crate::error::Failure;
-use crate::lease::{LeaseOptions, Renew};
+use crate::error::{ErrorKind, Failure};
+use crate::lease::{LeaseOptions, Release, Renew};
 use crate::memory::{Database, Session};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// Whose answers are lost.
+const LOSES: [&str; 2] = [Renew::STATEMENT.name, Release::STATEMENT.name];
 
-/// A network that loses the answers of renewals while it is told to.
+/// A network that loses the answers of renewals and releases while it is told to.
 struct Lossy {
     database: Database,
     losing: Arc<AtomicBool>,
@@ -52,7 +55,7 @@ impl Connector for Lossy {
 impl Connection for LossySession {
     async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         let rows = self.session.run(call).await?;
-        if call.name() == Renew::STATEMENT.name && self.losing.load(Ordering::Acquire) {
+        if LOSES.contains(&call.name()) && self.losing.load(Ordering::Acquire) {
             pending::<()>().await;
         }
         Ok(rows)
@@ -117,4 +120,30 @@ fn a_renewal_that_is_never_answered_leaves_nothing_held() {
         scene.remaining().is_none()
     });
     assert!(freed, "still held");
+}
+
+#[test]
+fn a_release_whose_answer_was_lost_is_no_loss_when_another_holds_the_lease() {
+    let scene = Scene::new();
+    let guard = scene.lease.acquire().unwrap();
+    let other = Backend::connect(scene.database.connect()).unwrap();
+    let other = other.lease("a", LeaseOptions::new(30 * SECOND)).unwrap();
+    scene.losing.store(true, Ordering::Release);
+    let released = thread::scope(|scope| {
+        let releasing = scope.spawn(|| guard.release());
+        let _next = loop {
+            match other.try_acquire().unwrap() {
+                Some(next) => break next,
+                None => thread::yield_now(),
+            }
+        };
+        scene.losing.store(false, Ordering::Release);
+        while !releasing.is_finished() {
+            scene.clock.advance(SECOND / 4);
+            thread::yield_now();
+        }
+        releasing.join().unwrap()
+    });
+    let error = released.expect_err("the answer was lost");
+    assert_eq!(error.kind(), ErrorKind::Indeterminate, "{error}");
 }
