@@ -118,7 +118,8 @@ impl ReadGuard {
     /// share it.
     ///
     /// # Errors
-    /// `Lost` when the lock was no longer held.
+    /// `Lost` when the lock was no longer held, or its session ended before this was answered: then it may
+    /// have been lost before.
     pub fn unlock(self) -> Result<()> {
         block_on(self.0.unlock())
     }

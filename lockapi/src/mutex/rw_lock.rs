@@ -127,6 +127,7 @@ pub trait ReadGuard: Send + Sync + fmt::Debug {
     /// When dropped, the lock is still released.
     ///
     /// # Errors
-    /// `Lost` when the lock was no longer held.
+    /// `Lost` when the lock was no longer held, or its session ended before this was answered: then it may
+    /// have been lost before.
     async fn unlock(self: Box<Self>) -> Result<()>;
 }
