@@ -14,8 +14,6 @@ mod answers;
 mod delays;
 mod jobs;
 mod limited;
-#[cfg(test)]
-mod limited_tests;
 mod locks;
 mod numbers;
 mod order;
