@@ -47,7 +47,8 @@ impl Server {
              ALTER SYSTEM SET restart_after_crash = on;
              ALTER SYSTEM SET min_wal_size = '32MB';
              ALTER SYSTEM SET max_wal_size = '64MB';
-             ALTER SYSTEM SET log_min_messages = log;
+             ALTER SYSTEM SET log_min_messages = error;
+             ALTER SYSTEM SET log_min_error_statement = panic;
              ALTER SYSTEM SET log_lock_waits = on"
         ))?;
         cluster.stop(StopMode::Fast)?;

@@ -1,5 +1,7 @@
 //! Faults of processes: of programs and of the server.
 
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +15,8 @@ use crate::programs::TTL;
 use crate::server::USER;
 
 const RESTART: Duration = Duration::from_mins(1);
+/// Within this time the server has logged what it cancelled.
+const LOGGED: Duration = Duration::from_millis(300);
 
 /// Processes that are stopped until this is dropped.
 struct Frozen(Vec<Pid>);
@@ -143,31 +147,75 @@ impl Conductor<'_> {
         ))
     }
 
-    /// Lets a function end or cancel sessions, one after the other.
-    pub(super) fn signal_sessions(
-        &self,
-        draw: &mut Draw,
-        function: &str,
-        done: &str,
-    ) -> Result<Effect> {
+    /// Ends sessions, one after the other.
+    pub(super) fn terminate(&self, draw: &mut Draw) -> Result<Effect> {
+        let signalled = self.signal_sessions(draw, "pg_terminate_backend", "true")?;
+        let count = signalled.len();
+        Ok(Effect::new(
+            count as u64,
+            format!("{count} sessions terminated in {}", seconds(draw.time)),
+        ))
+    }
+
+    /// Cancels statements, one after the other; the log of the server tells which ended by that.
+    pub(super) fn cancel(&self, draw: &mut Draw) -> Result<Effect> {
+        let log = self.server.log()?;
+        let begin = fs::metadata(&log)?.len();
+        let signalled = self.signal_sessions(draw, "pg_cancel_backend", "state = 'active'")?;
+        thread::sleep(LOGGED);
+        let (mut file, mut text) = (File::open(&log)?, Vec::new());
+        file.seek(SeekFrom::Start(begin))?;
+        file.read_to_end(&mut text)?;
+        let ended = cancelled(&String::from_utf8_lossy(&text), &signalled);
+        let count = signalled.len();
+        // The library cancels others in the same sessions.
+        let ended = ended.min(count as u64);
+        let time = seconds(draw.time);
+        Ok(Effect::new(
+            ended,
+            format!("{ended} statements ended by {count} cancellations in {time}"),
+        ))
+    }
+
+    /// Calls a function with sessions of a state, one after the other; the processes for which it returned true.
+    fn signal_sessions(&self, draw: &mut Draw, function: &str, state: &str) -> Result<Vec<i32>> {
         let mut client = self.server.client()?;
-        // A cancel has an effect on a session that runs something.
         let sql = format!(
-            "SELECT {function}(pid) FROM (
-                 SELECT pid FROM pg_stat_activity
-                  WHERE usename = '{USER}' AND (state = 'active' OR '{function}' <> 'pg_cancel_backend')
+            "SELECT {function}(pid), pid FROM (
+                 SELECT pid FROM pg_stat_activity WHERE usename = '{USER}' AND {state}
                   ORDER BY random() LIMIT 1) AS a"
         );
         let end = Instant::now() + draw.time;
-        let mut count = 0;
+        let mut signalled = Vec::new();
         while Instant::now() < end {
-            let hit = client.query_opt(&sql, &[])?;
-            count += u64::from(hit.is_some_and(|row| row.get(0)));
+            let hit = client.query_opt(&sql, &[])?.filter(|row| row.get(0));
+            signalled.extend(hit.map(|row| row.get::<_, i32>(1)));
             thread::sleep(Duration::from_millis(draw.random.u64(20..250)));
         }
-        Ok(Effect::new(
-            count,
-            format!("{count} sessions {done} in {}", seconds(draw.time)),
-        ))
+        Ok(signalled)
+    }
+}
+
+/// How many statements of these processes ended because somebody had cancelled them, as the log tells. The library cancels some itself.
+fn cancelled(log: &str, pids: &[i32]) -> u64 {
+    let is_meant = |line: &&str| {
+        let ended = line.contains("canceling statement due to user request");
+        ended && pids.iter().any(|pid| line.contains(&format!("[{pid}]")))
+    };
+    log.lines().filter(is_meant).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_that_were_cancelled_are_in_the_log() {
+        let log = "2026-11-28 20:42:03.123 UTC [12] ERROR:  canceling statement due to user request\n\
+                   2026-11-28 20:42:03.124 UTC [13] ERROR:  canceling statement due to lock timeout\n\
+                   2026-11-28 20:42:03.125 UTC [1] LOG:  canceling statement due to user request\n";
+        assert_eq!(cancelled(log, &[12, 13]), 1);
+        assert_eq!(cancelled(log, &[2, 13]), 0);
+        assert_eq!(cancelled(log, &[1, 12]), 2);
     }
 }
