@@ -76,6 +76,8 @@ pub(crate) struct Conductor<'a> {
     screen: &'a Screen,
     plan: Mutex<Plan>,
     applied: Mutex<Vec<AppliedFault>>,
+    /// What is set for the whole server, one fault at a time sets: it takes back what others have set.
+    setting: Mutex<()>,
 }
 
 impl<'a> Conductor<'a> {
@@ -93,6 +95,7 @@ impl<'a> Conductor<'a> {
             screen,
             plan: Mutex::new(plan),
             applied: Mutex::default(),
+            setting: Mutex::default(),
         }
     }
 
@@ -157,6 +160,10 @@ impl<'a> Conductor<'a> {
     pub(crate) fn applied(&self) -> Vec<AppliedFault> {
         let applied = self.applied.lock();
         applied.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn setting(&self) -> MutexGuard<'_, ()> {
+        self.setting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {

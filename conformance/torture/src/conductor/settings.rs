@@ -28,6 +28,7 @@ impl Conductor<'_> {
     /// Changes the settings of the role of all programs, and ends sessions, so that there are some that begin
     /// with them.
     pub(super) fn settings(&self, draw: &mut Draw) -> Result<Effect> {
+        let _one = self.setting();
         let mut client = self.server.client()?;
         let setting = draw.random.choice(SETTINGS).unwrap_or(SETTINGS[0]);
         client.batch_execute(&format!("ALTER ROLE {USER} SET {setting}"))?;
@@ -48,6 +49,7 @@ impl Conductor<'_> {
 
     /// Sets the clock of the server.
     pub(super) fn clock(&self, draw: &mut Draw) -> Result<Effect> {
+        let _one = self.setting();
         let by = Duration::from_millis(draw.random.u64(200..10_000));
         let ahead = draw.random.bool();
         let before = self.ahead()?;
