@@ -75,14 +75,16 @@ fn may_time_out(op: &Op, role: Role) -> bool {
 }
 
 /// Whether its holder may have lost it without a fault: what the library does not keep, or what was granted so late that little was
-/// left of it, as it counts from when it was asked for; a job that was cancelled; and one that goes back, for which a worker asks twice.
+/// left of it, as it counts from when it was asked for; a job that was cancelled; and one that goes back, where that was asked for before.
 /// Behind the pooler renewals may take longer than the shortest leases.
 fn may_be_lost(history: &History, (call, op): (&Call, &Op)) -> bool {
     let (of_job, token) = match op {
-        Op::Settle {
-            how: How::Release, ..
-        } => return true,
-        Op::Settle { job, token, .. } => (Some(*job), *token),
+        Op::Settle { job, token, how } => {
+            if *how == How::Release && may_have_gone_back(history, call, (*job, *token)) {
+                return true;
+            }
+            (Some(*job), *token)
+        }
         Op::Write { token, .. } | Op::Release { token, .. } => (None, *token),
         _ => return false,
     };
@@ -123,6 +125,32 @@ fn is_locked(op: &Op, kind: &str, message: &str) -> bool {
 /// competes with nobody.
 fn starved(history: &History, served: &BTreeMap<usize, BTreeSet<&str>>) -> Vec<Violation> {
     let mut asked: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
+/// Whether a delivery that a worker gives back may have ended before: another answer was sent for it, which a handler that is dropped
+/// may have done in a transaction; or no handler has begun it, so that the library gives it back in the background as well.
+fn may_have_gone_back(history: &History, call: &Call, (job, token): (i64, i64)) -> bool {
+    let Some((answered, _)) = &call.answer else {
+        return true;
+    };
+    let is_begun = history.handled.iter().any(|it| it.token == token);
+    history.calls.iter().any(|other| match &other.op {
+        Op::Settle {
+            job: of, token: it, ..
+        } => {
+            let is_other = !std::ptr::eq(other, call);
+            is_other && (*of, *it) == (job, token) && other.asked <= *answered
+        }
+        Op::Claim {
+            wait: 0,
+            extended: true,
+            ..
+        } if !is_begun => {
+            let claimed = other.answer.as_ref().map(|(_, answer)| answer);
+            matches!(claimed, Some(Answer::Jobs(jobs)) if jobs.iter().any(|it| it.token == token))
+        }
+        _ => false,
+    })
+}
+
     // Permits of limits and ids all of them ask for, again and again.
     for (number, program) in history.programs.iter().enumerate() {
         let is_there = program.begun < history.calm.0

@@ -128,7 +128,17 @@ fn what_is_lost_without_a_fault() {
     };
     assert!(lost(release.clone(), acquired(true)));
     assert!(!lost(release, acquired(false)));
-    assert!(!lost(settle_by(How::Release), vec![claim(1, 7, (4, 5))]));
+    // What goes back was not given back before: by its holder, or by the library where no handler has begun.
+    let gives_back = |more| lost(settle_by(How::Release), more);
+    let mut claimed = claim(1, 7, (4, 5));
+    assert!(!gives_back(vec![claimed.clone()]));
+    if let Op::Claim { wait, .. } = &mut claimed.op {
+        *wait = 2000;
+    }
+    assert!(gives_back(vec![claimed.clone()]));
+    let before = |token| ack(1, token, (4, 5), How::Release);
+    assert!(!gives_back(vec![claimed.clone(), before(7)]));
+    assert!(gives_back(vec![claimed, before(6)]));
     // What was granted after a second may have been over.
     let mut late = claim(1, 7, (3, 4));
     assert!(!lost(settle(), vec![late.clone()]));
