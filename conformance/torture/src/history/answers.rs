@@ -5,9 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Call, History, Violation, time};
 use crate::args::Role;
 use crate::log::{Answer, How, LOCKED, Nanos, Op, SECOND};
+use crate::programs::TIMEOUT;
 
-/// How long a call of a program that runs may take, beside what it was told to wait.
+/// How long a call of a program that runs may take, beside what it was told to wait: while processes and messages are held up.
 const BOUND: Nanos = 60 * SECOND;
+/// In the calm, of the library: about twice the time limit of its statements, and no transaction of a program takes as long.
+const OF_LIBRARY: Nanos = 2 * TIMEOUT * 1_000_000 + 4 * SECOND;
+/// And of plain clients, whose statements end after that time.
+const OF_PLAIN: Nanos = TIMEOUT * 1_000_000 + 4 * SECOND;
 /// A grant that took so much longer than its caller was to wait has come late: leases have a second at least.
 const LATE: Nanos = SECOND / 4;
 
@@ -25,17 +30,18 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
         };
         let took = end - call.asked;
         let took = took.saturating_sub(history.stopped(call.program, call.asked, end));
-        if took > BOUND + call.op.wait() * 1_000_000 {
-            let what = format!("{:?} of {} took {} s", call.op, name(), took / SECOND);
+        let is_calm = call.asked > history.calm.1 && history.is_quick;
+        let bound = bound(&call.op, program.role, is_calm);
+        if took > bound + call.op.wait() * 1_000_000 {
+            let (asked, took) = (time(history, call.asked), took / SECOND);
+            let what = format!("{:?} of {} at {asked} took {took} s", call.op, name());
             violations.push(Violation::new("every call is answered in time", what));
         }
         let Some((at, answer)) = &call.answer else {
             continue;
         };
-        let is_calm = call.asked > history.calm.1;
         if let Answer::Failed { kind, message, .. } = answer
             && is_calm
-            && history.is_quick
             && kind != "dropped"
             && !(kind == "Lost" && may_be_lost(history, (call, &call.op)))
             && !(kind == "TimedOut" && may_time_out(&call.op, program.role))
@@ -65,6 +71,16 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
     violations.extend(starved(history, &served));
     violations.extend(passed_over(history));
     violations
+}
+
+/// How long it may take beside what it was told to wait. A look holds snapshots for a while; who connects or closes makes several calls.
+fn bound(op: &Op, role: Role, is_calm: bool) -> Nanos {
+    match op {
+        _ if !is_calm => BOUND,
+        Op::Look | Op::Connect | Op::Close => BOUND,
+        _ if role == Role::Plain => OF_PLAIN,
+        _ => OF_LIBRARY,
+    }
 }
 
 /// Whether a time may be over before the answer: that which the call was to wait at most, or that which a plain client has set for
@@ -109,22 +125,6 @@ fn may_be_lost(history: &History, (call, op): (&Call, &Op)) -> bool {
     history.calls.iter().any(is_lost)
 }
 
-/// Whether the job was in the hands of another statement or of an open transaction: who settles, cancels or changes it by its number
-/// does not wait for these.
-fn is_locked(op: &Op, kind: &str, message: &str) -> bool {
-    match op {
-        Op::Cancel { .. } | Op::Edit { .. } => {
-            kind == "Unavailable" && message.contains("is locked by an open transaction")
-        }
-        Op::Settle { .. } => kind == LOCKED,
-        _ => false,
-    }
-}
-
-/// In the calm every program that was there gets everything that it asked for again and again, and for which it
-/// competes with nobody.
-fn starved(history: &History, served: &BTreeMap<usize, BTreeSet<&str>>) -> Vec<Violation> {
-    let mut asked: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
 /// Whether a delivery that a worker gives back may have ended before: another answer was sent for it, which a handler that is dropped
 /// may have done in a transaction; or no handler has begun it, so that the library gives it back in the background as well.
 fn may_have_gone_back(history: &History, call: &Call, (job, token): (i64, i64)) -> bool {
@@ -151,6 +151,22 @@ fn may_have_gone_back(history: &History, call: &Call, (job, token): (i64, i64)) 
     })
 }
 
+/// Whether the job was in the hands of another statement or of an open transaction: who settles, cancels or changes it by its number
+/// does not wait for these.
+fn is_locked(op: &Op, kind: &str, message: &str) -> bool {
+    match op {
+        Op::Cancel { .. } | Op::Edit { .. } => {
+            kind == "Unavailable" && message.contains("is locked by an open transaction")
+        }
+        Op::Settle { .. } => kind == LOCKED,
+        _ => false,
+    }
+}
+
+/// In the calm every program that was there gets everything that it asked for again and again, and for which it
+/// competes with nobody.
+fn starved(history: &History, served: &BTreeMap<usize, BTreeSet<&str>>) -> Vec<Violation> {
+    let mut asked: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
     // Permits of limits and ids all of them ask for, again and again.
     for (number, program) in history.programs.iter().enumerate() {
         let is_there = program.begun < history.calm.0

@@ -34,6 +34,9 @@ pub(crate) const QUEUES: [&str; 2] = ["jobs", "tasks"];
 /// The longest time to live of what programs hold.
 pub(crate) const TTL: Duration = Duration::from_secs(4);
 
+/// The largest time limit of a statement that they set for the library, in milliseconds.
+pub(crate) const TIMEOUT: u64 = 8000;
+
 /// What programs do at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
@@ -133,8 +136,8 @@ async fn work(
     (log, phase, control): (Log, Arc<AtomicU8>, Option<Control>),
 ) -> Result<()> {
     let store = store::open(library, url)?;
-    let options =
-        BackendOptions::default().timeout(Duration::from_millis(fastrand::u64(4000..8000)));
+    let options = BackendOptions::default()
+        .timeout(Duration::from_millis(fastrand::u64(TIMEOUT / 2..TIMEOUT)));
     let backend = loop {
         if phase.load(Ordering::Relaxed) == Phase::End as u8 {
             return Ok(());

@@ -10,6 +10,25 @@ fn answers() {
     };
     assert_eq!(slow(50), [""; 0]);
     assert_eq!(slow(70), ["every call is answered in time"]);
+    // In the calm a call ends with its time limit, of which there are two, and with what it was to wait.
+    let calm = |op, took: Nanos, role, is_quick| {
+        let mut history = history([call(0, op, (5, 5 + took), Answer::Done)]);
+        (history.calm, history.is_quick) = ((2 * SECOND, 3 * SECOND), is_quick);
+        history.programs[0].role = role;
+        broken(&history).contains(&"every call is answered in time")
+    };
+    let library = Role::Library {
+        library: crate::args::Library::Sqlx,
+        blocking: false,
+    };
+    let result = |wait| Op::Result { job: 1, wait };
+    assert!(calm(result(0), 21, library, true));
+    assert!(!calm(result(0), 20, library, true));
+    assert!(!calm(result(0), 21, library, false));
+    assert!(!calm(result(2000), 21, library, true));
+    assert!(calm(result(0), 13, Role::Plain, true));
+    assert!(!calm(result(0), 12, Role::Plain, true));
+    assert!(!calm(Op::Look, 50, Role::Plain, true));
     let mut calm = history([call(0, Op::Look, (5, 6), refused())]);
     assert_eq!(broken(&calm), [""; 0]);
     (calm.calm, calm.is_quick) = ((2 * SECOND, 3 * SECOND), true);
