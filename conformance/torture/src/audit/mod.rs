@@ -5,15 +5,18 @@ use std::time::{Duration, Instant};
 
 use lockapi::lease::LeaseOptions;
 use lockapi::limit::Quota;
-use lockapi::queue::{Claim, Groups, Job, JobLimit};
 use lockapi::{ErrorKind, blocking};
 use postgres::Client;
 
 use crate::Result;
 use crate::history::Violation;
-use crate::programs::limited::{GROUPED, LIMITED, OF_GROUPS, OF_QUEUE};
 use crate::programs::{KEYS, PERMITS, TTL};
 use crate::server::{Server, USER};
+
+mod kept;
+mod queues;
+
+use kept::{Kept, dropped};
 
 /// Within this time nothing is left, also of sessions whose programs were killed.
 pub(crate) const LEFT: Duration = TTL.saturating_add(Duration::from_secs(15));
@@ -100,6 +103,10 @@ pub(crate) fn left(client: &mut Client, patience: Duration) -> Result<Vec<Violat
             "paused names",
             "SELECT count(*) FROM lockapi.paused_name".to_owned(),
         ),
+        (
+            "paused queues",
+            "SELECT count(*) FROM lockapi.queue WHERE paused".to_owned(),
+        ),
     ];
     let mut violations = Vec::new();
     for (name, sql) in things {
@@ -150,11 +157,8 @@ pub(crate) fn all_can_be_had(server: &Server, is_quick: bool) -> Vec<Violation> 
     let semaphore = backend.semaphore("permits", PERMITS, terms());
     let permits = semaphore.and_then(|it| it.acquire_many_timeout(PERMITS, PATIENCE));
     note("semaphore", permits.and_then(blocking::LeaseGuard::release));
-    note("queue", queue(&backend));
-    note("places of a queue", places(&backend));
-    for group in ["a", "f"] {
-        note("places of a group", places_of_group(&backend, group));
-    }
+    queues::can_be_used(&backend, &mut note);
+    note("what was dropped", dropped(&backend));
     let kept = kept.and_then(|kept| kept.end(&backend));
     note(
         "what is held",
@@ -162,52 +166,6 @@ pub(crate) fn all_can_be_had(server: &Server, is_quick: bool) -> Vec<Violation> 
     );
     note("close", backend.close());
     violations
-}
-
-/// What a program that runs has for longer than its time to live.
-struct Kept {
-    since: Instant,
-    lease: blocking::LeaseGuard,
-    permit: blocking::LeaseGuard,
-    delivery: blocking::Delivery,
-}
-
-impl Kept {
-    fn begin(backend: &blocking::Backend) -> lockapi::Result<Self> {
-        let terms = || LeaseOptions::new(TTL);
-        let queue = backend.queue("kept")?;
-        queue.push(Job::new("audit", &0)?)?;
-        let claim = Claim::new(1).lease(TTL).wait(PATIENCE);
-        let delivery = queue.claim(&claim)?.pop();
-        Ok(Self {
-            lease: backend.lease("kept", terms())?.acquire_timeout(PATIENCE)?,
-            permit: backend
-                .semaphore("kept", 1, terms())?
-                .acquire_timeout(PATIENCE)?,
-            delivery: delivery.ok_or_else(|| not_delivered("the job is not delivered"))?,
-            since: Instant::now(),
-        })
-    }
-
-    fn end(self, backend: &blocking::Backend) -> lockapi::Result<()> {
-        thread::sleep((TTL * 3 / 2).saturating_sub(self.since.elapsed()));
-        let terms = || LeaseOptions::new(TTL);
-        let others = [
-            backend.lease("kept", terms())?.try_acquire()?.is_some(),
-            backend
-                .semaphore("kept", 1, terms())?
-                .try_acquire()?
-                .is_some(),
-            !backend.queue("kept")?.claim(&Claim::new(1))?.is_empty(),
-        ];
-        if others.contains(&true) {
-            let message = format!("another has it, too: {others:?}");
-            return Err(lockapi::Error::new(ErrorKind::Lost, "keep", message));
-        }
-        self.delivery.ack()?;
-        self.permit.release()?;
-        self.lease.release()
-    }
 }
 
 /// A permit of a key that nobody has used can be had at once.
@@ -218,64 +176,6 @@ fn permit(backend: &blocking::Backend, key: &str) -> lockapi::Result<()> {
     }
     let message = format!("{key} has no permit: {decision:?}");
     Err(lockapi::Error::new(ErrorKind::TimedOut, "check", message))
-}
-
-fn queue(backend: &blocking::Backend) -> lockapi::Result<()> {
-    let queue = backend.queue("audit")?;
-    queue.push(Job::new("audit", &0)?)?;
-    if let Some(delivery) = queue.claim(&Claim::new(1).wait(PATIENCE))?.pop() {
-        return delivery.ack();
-    }
-    Err(not_delivered("the job that was pushed is not delivered"))
-}
-
-fn not_delivered(message: impl Into<String>) -> lockapi::Error {
-    lockapi::Error::new(ErrorKind::TimedOut, "claim", message.into())
-}
-
-/// All places of a queue that has a limit can be taken, and no more.
-fn places(backend: &blocking::Backend) -> lockapi::Result<()> {
-    let queue = backend.queue(LIMITED)?;
-    queue.set_limit(JobLimit::default().running(OF_QUEUE))?;
-    all_places(&queue, OF_QUEUE, None)
-}
-
-/// All places of a group.
-fn places_of_group(backend: &blocking::Backend, group: &str) -> lockapi::Result<()> {
-    let queue = backend.queue(GROUPED)?;
-    queue.set_groups(Groups::default().limit(OF_GROUPS))?;
-    all_places(&queue, OF_GROUPS, Some(group))
-}
-
-fn all_places(queue: &blocking::Queue, most: u32, group: Option<&str>) -> lockapi::Result<()> {
-    for _ in 0..=most {
-        let job = Job::new("audit", &0)?;
-        queue.push(group.iter().fold(job, |job, group| job.group(*group)))?;
-    }
-    let (start, most) = (Instant::now(), most as usize);
-    let mut deliveries = Vec::new();
-    while deliveries.len() < most {
-        let left = PATIENCE.saturating_sub(start.elapsed());
-        let claimed = queue.claim(&Claim::new(most + 1).wait(left))?;
-        deliveries.extend(claimed);
-        if left.is_zero() {
-            let count = deliveries.len();
-            return Err(not_delivered(format!(
-                "{count} places of {most} can be taken"
-            )));
-        }
-    }
-    deliveries.extend(queue.claim(&Claim::new(1))?);
-    let count = deliveries.len();
-    for delivery in deliveries {
-        delivery.ack()?;
-    }
-    let last = queue.claim(&Claim::new(2).wait(PATIENCE))?;
-    if count > most || last.len() != 1 {
-        let message = format!("{count} places of {most} are taken, then {}", last.len());
-        return Err(not_delivered(message));
-    }
-    last.into_iter().try_for_each(blocking::Delivery::ack)
 }
 
 #[cfg(test)]
