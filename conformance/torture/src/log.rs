@@ -43,7 +43,7 @@ pub(crate) enum How {
     Release,
 }
 
-/// How the jobs of a name are set.
+/// How a queue, or the jobs of a name in it, are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Paused {
     No,
@@ -51,6 +51,8 @@ pub(crate) enum Paused {
     ForMillis(u64),
 }
 
+    /// Until resumed; and it is waited for what runs, for so many milliseconds at most.
+    Drained(u64),
 /// What a program asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Op {
@@ -129,10 +131,10 @@ pub(crate) enum Op {
     SetRate {
         queue: String,
     },
-    /// Jobs of a name are paused, or resumed.
+    /// A queue, or its jobs of a name, are paused or resumed.
     Pause {
         queue: String,
-        name: String,
+        name: Option<String>,
         how: Paused,
     },
     /// Counts what the tables have beyond the limits.
@@ -184,15 +186,24 @@ impl Op {
             Self::Check { .. } => "limit",
             Self::Ids { .. } => "ids",
             Self::Look => "look",
+            Self::Pause {
+                how: Paused::Drained(_),
+                ..
+            } => "drain",
+            Self::Pause { name: None, .. } => "pause queue",
         }
     }
 
     /// For how long it may wait by what was asked, in milliseconds.
     pub(crate) fn wait(&self) -> u64 {
         match self {
-            Self::Acquire { wait, .. } | Self::Claim { wait, .. } | Self::Result { wait, .. } => {
-                *wait
-            }
+            Self::Acquire { wait, .. }
+            | Self::Claim { wait, .. }
+            | Self::Result { wait, .. }
+            | Self::Pause {
+                how: Paused::Drained(wait),
+                ..
+            } => *wait,
             _ => 0,
         }
     }

@@ -1,16 +1,14 @@
-//! Limits of queues and groups hold, by what holders believed and by what the server says of admissions; what is
-//! paused does not begin.
+//! Limits of queues and groups hold, by what holders believed and by what the server says of admissions.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::numbers::{Rate, excess, excess_beyond};
 use super::results::is_real;
-use super::{Call, History, Violation, time};
-use crate::log::{Answer, Claimed, Nanos, Op, Paused, SECOND};
+use super::{Call, History, Violation, pauses, time};
+use crate::log::{Answer, Claimed, Nanos, Op, SECOND};
 use crate::plan::Fault;
 use crate::programs::limited::{
     GROUP_RATE, GROUPED, LIMITED, OF_GROUPS, OF_QUEUE, ORDERED, PACED, QUEUE_RATE, RATED, key_of,
-    name_of,
 };
 
 /// For how long a statement whose caller knows nothing of it may still have an effect.
@@ -28,7 +26,8 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
     let found = found_again(history);
     let holds = holds(history, &pushes, &found);
     let mut violations = running(history, &limits, &holds);
-    violations.extend(paused(history, &found));
+    violations.extend(pauses::check(history, &found));
+    violations.extend(pauses::drained(history, &holds));
     violations.extend(rate_of_queue(history, &found));
     violations.extend(rates_of_groups(history, &pushes));
     violations.extend(audits(history));
@@ -36,7 +35,7 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
 }
 
 /// Something that was set, and when.
-struct Change<T> {
+pub(super) struct Change<T> {
     asked: Nanos,
     /// When it had an effect, if it had one.
     ended: Nanos,
@@ -45,7 +44,7 @@ struct Change<T> {
 }
 
 impl<T> Change<T> {
-    fn new(history: &History, call: &Call, value: T) -> Option<Self> {
+    pub(super) fn new(history: &History, call: &Call, value: T) -> Option<Self> {
         if call.is_refused() {
             return None;
         }
@@ -64,7 +63,7 @@ impl<T> Change<T> {
         })
     }
 
-    fn initial(value: T) -> Self {
+    pub(super) fn initial(value: T) -> Self {
         Self {
             asked: 0,
             ended: 0,
@@ -76,7 +75,7 @@ impl<T> Change<T> {
 
 /// What may have been set at some time from `from` to `to`: what was asked for by then, and was not certainly
 /// replaced before.
-fn possible<T: Copy>(changes: &[Change<T>], from: Nanos, to: Nanos) -> Vec<T> {
+pub(super) fn possible<T: Copy>(changes: &[Change<T>], from: Nanos, to: Nanos) -> Vec<T> {
     let replaced = |change: &Change<T>| {
         let mut later = changes.iter().filter(|it| it.sure && it.ended <= from);
         later.any(|it| it.asked >= change.ended && it.ended > change.ended)
@@ -202,17 +201,17 @@ fn found_again(history: &History) -> HashMap<usize, Nanos> {
 }
 
 /// A job in somebody's hands, as he believes.
-struct Hold<'a> {
-    job: i64,
-    queue: &'a str,
+pub(super) struct Hold<'a> {
+    pub(super) job: i64,
+    pub(super) queue: &'a str,
     group: Option<&'a str>,
     program: usize,
     /// When it was claimed, at the earliest and at the latest.
-    claimed: (Nanos, Nanos),
+    pub(super) claimed: (Nanos, Nanos),
     /// When it was admitted at the earliest, if it has a group.
     admitted: Nanos,
     from: Nanos,
-    to: Nanos,
+    pub(super) to: Nanos,
 }
 
 fn holds<'a>(
@@ -325,7 +324,7 @@ fn last(by_admission: bool, holds: &[&Hold<'_>]) -> (Nanos, Nanos) {
     (from, to.max(from))
 }
 
-fn describe(history: &History, hold: &Hold<'_>) -> String {
+pub(super) fn describe(history: &History, hold: &Hold<'_>) -> String {
     format!(
         "{} had {} from {} to {}",
         history.name(hold.program),
@@ -333,50 +332,6 @@ fn describe(history: &History, hold: &Hold<'_>) -> String {
         time(history, hold.from),
         time(history, hold.to)
     )
-}
-
-/// How the jobs of a name were set, and when that was asked for.
-type Pauses = Vec<Change<(Paused, Nanos)>>;
-
-/// No job is claimed whose name is paused then.
-fn paused(history: &History, found: &HashMap<usize, Nanos>) -> Vec<Violation> {
-    let mut changes: BTreeMap<(&str, &str), Pauses> = BTreeMap::new();
-    for call in &history.calls {
-        if let Op::Pause { queue, name, how } = &call.op {
-            let of = changes.entry((queue, name));
-            let of = of.or_insert_with(|| vec![Change::initial((Paused::No, 0))]);
-            of.extend(Change::new(history, call, (*how, call.asked)));
-        }
-    }
-    let mut violations = Vec::new();
-    for (place, call) in history.calls.iter().enumerate() {
-        let (Op::Claim { queue, .. }, Some((at, Answer::Jobs(jobs)))) = (&call.op, &call.answer)
-        else {
-            continue;
-        };
-        let from = found.get(&place).copied().unwrap_or(call.asked);
-        for job in jobs {
-            let name = name_of(job.job);
-            let Some(changes) = changes.get(&(queue.as_str(), name)) else {
-                continue;
-            };
-            let possible = possible(changes, from, *at);
-            let is_paused = |(how, asked): &(Paused, Nanos)| match how {
-                Paused::No => false,
-                Paused::UntilResumed => true,
-                // By the server's clock.
-                Paused::ForMillis(time) => {
-                    *at < asked + time * 1_000_000 && !history.clock_was_set(*asked, *at)
-                }
-            };
-            if possible.iter().all(is_paused) {
-                let (name, at) = (history.name(call.program), time(history, *at));
-                let what = format!("{} of {queue} by {name} until {at}", job.job);
-                violations.push(Violation::new("what is paused does not begin", what));
-            }
-        }
-    }
-    violations
 }
 
 /// Deliveries of a queue that has a rate. Those that may be found again took their permits before.

@@ -18,6 +18,7 @@ mod locks;
 mod numbers;
 mod order;
 mod registers;
+mod pauses;
 mod results;
 mod sessions;
 #[cfg(test)]

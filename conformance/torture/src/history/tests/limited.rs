@@ -1,7 +1,7 @@
 //! Limits of queues and groups; and what histories of such queues have in common.
 
 use super::{AppliedFault, Call, Fault, History, broken, call, history, refused, unknown};
-use crate::log::{Answer, Claimed, How, Nanos, Op, Paused, SECOND};
+use crate::log::{Answer, Claimed, How, Nanos, Op, SECOND};
 use crate::programs::limited::{GROUPED, LIMITED, ORDERED, PACED, RATED};
 
 const MORE: [&str; 1] = ["no more jobs run than may"];
@@ -166,38 +166,6 @@ fn places_of_keys() {
     assert_eq!(of(&[14, 22, 26]), NONE);
     assert_eq!(of(&[14, 22, 26, 28]), NONE);
     assert_eq!(of(&[14, 22, 26, 34]), MORE);
-}
-
-#[test]
-fn names() {
-    let paused = |how, times| {
-        let op = Op::Pause {
-            queue: RATED.to_owned(),
-            name: "heavy".to_owned(),
-            how,
-        };
-        call(0, op, times, Answer::Done)
-    };
-    let claimed = |changes: Vec<Call>| {
-        let mut calls = vec![
-            push(10, RATED, None, (1, 2)),
-            claim(10, RATED, (20, 21, 22)),
-        ];
-        calls.extend(changes);
-        limits(calls)
-    };
-    let broken = ["what is paused does not begin"];
-    assert_eq!(
-        claimed(vec![paused(Paused::UntilResumed, (10, 11))]),
-        broken
-    );
-    let until = |millis| claimed(vec![paused(Paused::ForMillis(millis), (10, 11))]);
-    assert_eq!(until(11_001), broken);
-    assert_eq!(until(10_999), NONE);
-    assert_eq!(claimed(vec![paused(Paused::UntilResumed, (19, 21))]), NONE);
-    let resumed = paused(Paused::No, (12, 13));
-    let both = vec![paused(Paused::UntilResumed, (10, 11)), resumed];
-    assert_eq!(claimed(both), NONE);
 }
 
 #[test]

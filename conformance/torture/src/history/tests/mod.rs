@@ -17,6 +17,7 @@ mod locks;
 mod numbers;
 mod order;
 mod registers;
+mod pauses;
 mod results;
 
 /// Calls of two programs.

@@ -1,6 +1,6 @@
-//! Whoever changes limits, and pauses groups and names.
+//! Whoever changes limits, and pauses queues, groups and names.
 
-use lockapi::queue::{Groups, JobLimit, Pause};
+use lockapi::queue::{Drained, Groups, JobLimit, Pause};
 use lockapi::{Queue, Result};
 
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl Changes {
     }
 
     async fn one(&self) -> Result<()> {
-        match fastrand::u8(..6) {
+        match fastrand::u8(..8) {
             0 => {
                 let most = fastrand::u32(1..=OF_GROUPS);
                 let groups = Groups::default().limit(most);
@@ -89,11 +89,17 @@ impl Changes {
                 };
                 self.context.call(op, setting, |()| Answer::Done).await.1
             }
-            _ => {
-                let (queue, name) = (pick(&ALL), NAMES[1]);
-                let time = Paused::ForMillis(fastrand::u64(100..3000));
-                let how = [Paused::UntilResumed, time][fastrand::usize(..2)];
-                self.pause(queue, name, how).await?;
+            which => {
+                let (queue, time) = (pick(&ALL), fastrand::u64(100..3000));
+                let name = (which == 5).then_some(NAMES[1]);
+                let how = [Paused::UntilResumed, Paused::ForMillis(time)][fastrand::usize(..2)];
+                let how = if which == 7 {
+                    Paused::Drained(time)
+                } else {
+                    how
+                };
+                // Where that has failed it may be paused all the same.
+                let paused = self.pause(queue, name, how).await;
                 rest(4000).await;
                 while self.pause(queue, name, Paused::No).await.is_err() {
                     if !self.is_work() {
@@ -101,7 +107,7 @@ impl Changes {
                     }
                     rest(300).await;
                 }
-                Ok(())
+                paused
             }
         }
     }
@@ -127,18 +133,28 @@ impl Changes {
         self.set(queue, Some(group), most, setting).await
     }
 
-    async fn pause(&self, queue: &str, name: &str, how: Paused) -> Result<()> {
+    async fn pause(&self, queue: &str, name: Option<&str>, how: Paused) -> Result<()> {
+        let op = Op::Pause {
+            queue: queue.to_owned(),
+            name: name.map(str::to_owned),
+            how,
+        };
+        let queue = self.queue(queue);
         let pause = match how {
             Paused::No => None,
             Paused::UntilResumed => Some(Pause::UntilResumed),
             Paused::ForMillis(time) => Some(Pause::For(Duration::from_millis(time))),
+            Paused::Drained(time) => {
+                let draining = queue.drain(Pause::UntilResumed, Duration::from_millis(time));
+                return self.context.call(op, draining, drained).await.1.map(drop);
+            }
         };
-        let op = Op::Pause {
-            queue: queue.to_owned(),
-            name: name.to_owned(),
-            how,
+        let pausing = async {
+            match name {
+                Some(name) => queue.set_name_paused(name, pause).await,
+                None => queue.set_paused(pause).await,
+            }
         };
-        let pausing = self.queue(queue).set_name_paused(name, pause);
         self.context.call(op, pausing, |()| Answer::Done).await.1
     }
 
@@ -149,8 +165,18 @@ impl Changes {
             self.set_group(ORDERED, group, None).await?;
         }
         for queue in ALL {
-            self.pause(queue, NAMES[1], Paused::No).await?;
+            self.pause(queue, Some(NAMES[1]), Paused::No).await?;
+            self.pause(queue, None, Paused::No).await?;
         }
         Ok(())
+    }
+}
+
+/// Complete, or how many jobs still run; nothing if somebody has resumed it meanwhile.
+fn drained(drained: &Drained) -> Answer {
+    match i64::try_from(drained.running.count).unwrap_or(i64::MAX) {
+        _ if drained.is_complete() => Answer::Done,
+        _ if !drained.paused => Answer::Nothing,
+        running => Answer::Number(running),
     }
 }
