@@ -41,6 +41,15 @@ pub(crate) enum How {
     Nack,
     Snooze,
     Release,
+    /// Its holder drops it without a word.
+    Abandon,
+}
+
+impl How {
+    /// Whether the delivery does not count where it ends so.
+    pub(crate) fn is_free(self) -> bool {
+        matches!(self, Self::Snooze | Self::Release)
+    }
 }
 
 /// How a queue, or the jobs of a name in it, are set.
@@ -49,10 +58,10 @@ pub(crate) enum Paused {
     No,
     UntilResumed,
     ForMillis(u64),
-}
-
     /// Until resumed; and it is waited for what runs, for so many milliseconds at most.
     Drained(u64),
+}
+
 /// What a program asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Op {
@@ -91,6 +100,8 @@ pub(crate) enum Op {
         with: Option<i64>,
         /// In a transaction of the program.
         inside: bool,
+        /// How often it is delivered at most.
+        attempts: u32,
     },
     Claim {
         queue: String,
@@ -175,22 +186,23 @@ impl Op {
                 How::Nack => "nack",
                 How::Snooze => "snooze",
                 How::Release => "give back",
+                How::Abandon => "drop",
             },
             Self::Result { .. } => "result",
             Self::Cancel { .. } => "cancel",
             Self::Edit { .. } => "edit",
             Self::SetLimit { .. } => "set limit",
             Self::SetRate { .. } => "set rate",
-            Self::Pause { .. } => "pause name",
-            Self::Audit { .. } => "audit",
-            Self::Check { .. } => "limit",
-            Self::Ids { .. } => "ids",
-            Self::Look => "look",
             Self::Pause {
                 how: Paused::Drained(_),
                 ..
             } => "drain",
             Self::Pause { name: None, .. } => "pause queue",
+            Self::Pause { .. } => "pause name",
+            Self::Audit { .. } => "audit",
+            Self::Check { .. } => "limit",
+            Self::Ids { .. } => "ids",
+            Self::Look => "look",
         }
     }
 
@@ -217,6 +229,9 @@ pub(crate) struct Claimed {
     pub(crate) token: i64,
     /// When it was due, or admitted if it has a group, in microseconds of the server's clock.
     pub(crate) due: i64,
+    /// Which of its job it is, and how many there are at most.
+    pub(crate) attempt: u32,
+    pub(crate) most: u32,
 }
 
 /// What a program is told.
@@ -232,6 +247,8 @@ pub(crate) enum Answer {
     Number(i64),
     /// The job was cancelled.
     Cancelled,
+    /// The job is a dead letter.
+    Dead,
     /// A permit, taken at this time of the server's clock, in nanoseconds.
     Taken(i64),
     Failed {

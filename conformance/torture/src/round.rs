@@ -270,9 +270,12 @@ fn finish(
     conductor.close_pooler()?;
     violations.extend(audit::left(&mut client, patience(audit::LEFT))?);
     violations.extend(audit::all_can_be_had(server, is_quick));
+    violations.extend(audit::listed(server, &mut client)?);
+    let tables = Tables::read(&mut client)?;
+    violations.extend(audit::put_back(server)?);
     let recovery = u64::try_from(RECOVERY.as_nanos()).unwrap_or(12 * SECOND);
     Ok(History {
-        tables: Tables::read(&mut client)?,
+        tables,
         calm: (calm, judged + recovery),
         is_quick,
         end,

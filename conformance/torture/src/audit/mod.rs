@@ -10,12 +10,15 @@ use postgres::Client;
 
 use crate::Result;
 use crate::history::Violation;
+use crate::programs::limited::FEW;
 use crate::programs::{KEYS, PERMITS, TTL};
 use crate::server::{Server, USER};
 
+mod dead_letters;
 mod kept;
 mod queues;
 
+pub(crate) use dead_letters::{listed, put_back};
 use kept::{Kept, dropped};
 
 /// Within this time nothing is left, also of sessions whose programs were killed.
@@ -78,7 +81,9 @@ pub(crate) fn left(client: &mut Client, patience: Duration) -> Result<Vec<Violat
         ),
         (
             "dead letters",
-            "SELECT count(*) FROM lockapi.job_archive WHERE status <> 'cancelled'".to_owned(),
+            format!(
+                "SELECT count(*) FROM lockapi.job_archive WHERE status <> 'cancelled' AND queue <> '{FEW}'"
+            ),
         ),
         (
             "places in limited queues",

@@ -66,7 +66,7 @@ fn gather(history: &History) -> HashMap<i64, Job<'_>> {
                 let delay = match how {
                     How::Nack => AGAIN,
                     How::Snooze => SNOOZED,
-                    How::Ack | How::AckIn | How::Release => continue,
+                    How::Ack | How::AckIn | How::Release | How::Abandon => continue,
                 };
                 let delay = Nanos::try_from(delay.as_nanos()).unwrap_or(0);
                 let of = &mut jobs.entry(*job).or_default().put_off;

@@ -117,7 +117,9 @@ fn pushed(
     let by = history.name(push.program);
     // A cancellation of which nobody knows may have been none; what was cancelled is in the archive.
     let is_cancelled = job.cancelled || history.tables.cancelled.contains(&number);
-    if push.done().is_some() && effects == 0 && !is_cancelled {
+    // Whether it was tried often enough others check.
+    let is_dead = history.tables.dead.contains_key(&number);
+    if push.done().is_some() && effects == 0 && !is_cancelled && !is_dead {
         let deliveries = job.deliveries.len();
         let what = format!("pushed by {by}, delivered {deliveries} times, and without effect");
         violate("no job is lost", what);

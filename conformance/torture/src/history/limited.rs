@@ -237,7 +237,10 @@ fn holds<'a>(
         let (Op::Claim { .. }, Some((at, Answer::Jobs(jobs)))) = (&call.op, &call.answer) else {
             continue;
         };
-        for Claimed { job, token, due } in jobs {
+        for Claimed {
+            job, token, due, ..
+        } in jobs
+        {
             let Some((queue, group, pushed)) = pushes.get(job).copied() else {
                 continue;
             };

@@ -11,14 +11,15 @@ use crate::log::{Answer, Event, Kind, Nanos, Op, Record, SECOND, read};
 use crate::plan::Fault;
 
 mod answers;
+mod attempts;
 mod delays;
 mod jobs;
 mod limited;
 mod locks;
 mod numbers;
 mod order;
-mod registers;
 mod pauses;
+mod registers;
 mod results;
 mod sessions;
 #[cfg(test)]
@@ -110,6 +111,16 @@ pub(crate) struct Tables {
     /// Results, by what the library calls the jobs.
     pub(crate) results: Vec<(i64, i64)>,
     pub(crate) cancelled: BTreeSet<i64>,
+    /// Dead letters, by job.
+    pub(crate) dead: BTreeMap<i64, Dead>,
+}
+
+/// A job that failed for good.
+#[derive(Clone, Debug)]
+pub(crate) struct Dead {
+    pub(crate) attempts: u32,
+    /// Of which attempts there are errors.
+    pub(crate) errors: Vec<i64>,
 }
 
 impl Tables {
@@ -143,6 +154,18 @@ impl Tables {
         let sql = "SELECT payload::text::int8 FROM lockapi.job_archive WHERE status = 'cancelled'";
         for row in client.query(sql, &[])? {
             tables.cancelled.insert(row.get(0));
+        }
+        let sql = "SELECT payload::text::int8, attempt,
+                          ARRAY(SELECT (e.error ->> 'attempt')::int8
+                                  FROM jsonb_array_elements(a.errors) WITH ORDINALITY AS e (error, n) ORDER BY e.n)
+                     FROM lockapi.job_archive AS a WHERE a.status = 'failed'";
+        for row in client.query(sql, &[])? {
+            let attempts: i32 = row.get(1);
+            let dead = Dead {
+                attempts: u32::try_from(attempts)?,
+                errors: row.get(2),
+            };
+            tables.dead.insert(row.get(0), dead);
         }
         Ok(tables)
     }
@@ -231,6 +254,7 @@ impl History {
         violations.extend(order::check(self));
         violations.extend(results::check(self));
         violations.extend(delays::check(self));
+        violations.extend(attempts::check(self));
         violations.extend(numbers::check(self));
         violations.extend(answers::check(self));
         violations

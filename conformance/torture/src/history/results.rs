@@ -32,8 +32,14 @@ impl Job<'_> {
         acked.any(|at| at < last)
     }
 
-    /// Whether it was there while this call was under way: pushed before, and not ended by then.
+    /// Whether it was there while this call was under way: pushed before, and not ended by then. When a job became a dead letter not
+    /// everybody knows.
     fn is_there(&self, history: &History, call: &Call) -> bool {
+        if let Op::Cancel { job } = &call.op
+            && history.tables.dead.contains_key(job)
+        {
+            return false;
+        }
         let answered = call.answer.as_ref().map_or(Nanos::MAX, |(at, _)| *at);
         let ends = |other: &Call| other.may_be_done() && other.asked <= answered;
         let acked = self.acks.iter().any(|(_, ack)| ends(ack));

@@ -22,6 +22,35 @@ impl History {
         })
     }
 
+    /// Whether the library may have sent a statement again in this time, although the call was answered.
+    pub(super) fn may_be_repeated(&self, (program, from, to): (usize, Nanos, Nanos)) -> bool {
+        let repeats = |it: &&AppliedFault| {
+            let fault = it.fault;
+            fault == Fault::Cancel || ends_sessions(fault) || is_of_pooler(fault)
+        };
+        let mut faults = self.applied.iter().filter(repeats);
+        faults.any(|it| {
+            self.concerns(it, program) && it.from <= to && self.lasts(it, program) >= from
+        })
+    }
+
+    /// Whether anything may have held up a statement of a program in this time: any fault that does more than end sessions.
+    pub(super) fn held_up(&self, (program, from, to): (usize, Nanos, Nanos)) -> bool {
+        let mut faults = self.applied.iter().filter(|it| {
+            let is_quick = matches!(
+                it.fault,
+                Fault::Kill
+                    | Fault::KillBackend
+                    | Fault::Terminate
+                    | Fault::Crash
+                    | Fault::CutBefore
+                    | Fault::CutAfter
+            );
+            !is_quick && self.concerns(it, program)
+        });
+        faults.any(|it| it.from <= to && it.to + LATE >= from)
+    }
+
     fn concerns(&self, fault: &AppliedFault, program: usize) -> bool {
         let place = self.programs[program].place;
         fault.place.is_none_or(|of| of == place)
@@ -77,6 +106,10 @@ fn ends_sessions(fault: Fault) -> bool {
         | Fault::Snapshot
         | Fault::Clock => false,
     }
+}
+
+fn is_of_pooler(fault: Fault) -> bool {
+    matches!(fault, Fault::PausePooler | Fault::RestartPooler)
 }
 
 /// Whether processes or messages do not go on meanwhile.

@@ -45,7 +45,7 @@ pub(super) async fn pushing(context: Context, queue: &'static str, name: &'stati
             push_two(&context, &*queue, (number, job)).await;
             continue;
         }
-        if push_one(&context, &queue, (number, None, 0), job).await == Push::Failed {
+        if push_one(&context, &queue, (number, None, 0, ATTEMPTS), job).await == Push::Failed {
             rest(300).await;
         } else {
             context.ahead.fetch_add(1, Ordering::Relaxed);
@@ -68,15 +68,16 @@ pub(super) enum Push {
     Pushed(i64),
 }
 
-/// Pushes a job, of a number and maybe in a group: every third in a transaction, every second with a key.
+/// Pushes a job, of a number and maybe in a group, which is delivered so often at most: every third in a transaction, every second with a key.
 pub(super) async fn push_one(
     context: &Context,
     queue: &Arc<dyn Queue>,
-    (number, group, delay): (i64, Option<&str>, u64),
+    (number, group, delay, attempts): (i64, Option<&str>, u64, u32),
     job: Job,
 ) -> Push {
     let inside = fastrand::u8(..3) == 0;
     let keyed = fastrand::bool();
+    let job = job.max_attempts(attempts);
     let job = if keyed {
         job.idempotency_key(number.to_string())
     } else {
@@ -89,6 +90,7 @@ pub(super) async fn push_one(
         delay,
         with: None,
         inside,
+        attempts,
     };
     if inside {
         let sql = format!("SELECT torture.sent({number})");
@@ -131,6 +133,7 @@ async fn push_two(context: &Context, queue: &dyn lockapi::Queue, (one, job): (i6
         delay: 0,
         with: Some(with),
         inside: false,
+        attempts: ATTEMPTS,
     };
     let pushing = async {
         let pushing = queue.push_all(jobs);
@@ -182,6 +185,8 @@ pub(super) fn jobs(deliveries: &Vec<Delivery>) -> Answer {
             job,
             token,
             due: i64::try_from(due).unwrap_or_default(),
+            attempt: delivery.attempt(),
+            most: delivery.max_attempts(),
         }
     };
     Answer::Jobs(deliveries.iter().map(claimed).collect())
@@ -202,19 +207,27 @@ async fn handle(context: &Context, call: u64, delivery: Delivery) {
     }
 }
 
-/// Does what is to be done, or something else, and says so, or does not. Answers whether the job is done.
+/// Does what is to be done, or something else, and says so, or does not. Answers whether the job has ended.
 pub(super) async fn settle(context: &Context, delivery: Delivery) -> bool {
     let (job, token) = jobs_of(&delivery);
     let op = |how| Op::Settle { job, token, how };
     let told = |(): &()| Answer::Done;
-    let called = match fastrand::u8(..12) {
+    // More often where that makes dead letters.
+    let ways = if is_few(&delivery) { 8 } else { 12 };
+    let called = match fastrand::u8(..ways) {
         0 => {
+            let is_last = delivery.attempt() >= delivery.max_attempts();
+            // Nobody is told what became of it.
+            let dropped = context.log.begin(op(How::Abandon));
             drop(delivery);
-            return false;
+            drop(dropped);
+            return is_last;
         }
         1 => {
-            let giving = async { delivery.nack("again", AGAIN).await.map(drop) };
-            context.call(op(How::Nack), giving, told).await
+            let failing = delivery.nack("again", AGAIN);
+            let told = |dead: &bool| if *dead { Answer::Dead } else { Answer::Done };
+            let failed = context.call(op(How::Nack), failing, told).await;
+            return failed.1.unwrap_or(false);
         }
         2 => {
             let giving = delivery.release();
@@ -233,6 +246,11 @@ pub(super) async fn settle(context: &Context, delivery: Delivery) -> bool {
     };
     drop(called);
     false
+}
+
+/// Whether the job is delivered a few times at most.
+pub(super) fn is_few(delivery: &Delivery) -> bool {
+    delivery.max_attempts() < ATTEMPTS
 }
 
 pub(super) fn jobs_of(delivery: &Delivery) -> (i64, i64) {

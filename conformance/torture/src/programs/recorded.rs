@@ -64,7 +64,8 @@ fn how(outcome: &Outcome) -> Option<How> {
         Outcome::Ack | Outcome::AckWithResult(_) => Some(How::Ack),
         Outcome::Nack { .. } | Outcome::Reject { .. } => Some(How::Nack),
         Outcome::Snooze(_) | Outcome::Defer(_) => Some(How::Snooze),
-        Outcome::Release | Outcome::Abandon => Some(How::Release),
+        Outcome::Release => Some(How::Release),
+        Outcome::Abandon => Some(How::Abandon),
         _ => None,
     }
 }
@@ -116,7 +117,8 @@ impl Wrapper for Recorded {
         let settled = self.queue.settle(ticket, outcome).await;
         if let Some(pending) = pending {
             pending.end(match &settled {
-                Ok(Settled::Done | Settled::Dead) => Answer::Done,
+                Ok(Settled::Done) => Answer::Done,
+                Ok(Settled::Dead) => Answer::Dead,
                 Ok(Settled::Locked) => not_done(LOCKED),
                 Ok(_) => not_done("Lost"),
                 Err(error) => Answer::failed(error),

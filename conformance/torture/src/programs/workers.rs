@@ -8,7 +8,7 @@ use lockapi::Stop;
 use lockapi::queue::Unhandled;
 use lockapi::worker::{self, Failed, Observe, Worker, WorkerOptions};
 
-use super::jobs::{AGAIN, SNOOZED, affect, complete, is_exact, pushing};
+use super::jobs::{AGAIN, SNOOZED, affect, complete, is_exact, is_few, pushing};
 use super::recorded::Recorded;
 use super::{Context, QUEUES, before, rest};
 
@@ -77,12 +77,14 @@ pub(super) async fn settle(
     cx: &worker::Context,
 ) -> Result<(), Failed> {
     let token = cx.delivery().ticket().token;
-    match fastrand::u8(..16) {
+    let delivery = Arc::clone(cx.delivery());
+    // More often where that makes dead letters.
+    let ways = if is_few(&delivery) { 4 } else { 16 };
+    match fastrand::u8(..ways) {
         0 => return Err(Failed::retry("again")),
         1 => return Err(Failed::snooze(SNOOZED)),
         _ => {}
     }
-    let delivery = Arc::clone(cx.delivery());
     if is_exact(job) {
         // Now and then the transaction fails after the acknowledgement, and the handler does not say so.
         let careless = fastrand::u8(..8) == 0;
@@ -97,4 +99,13 @@ pub(super) async fn settle(
     }
     // The worker acknowledges after this has returned.
     Ok(())
+}
+
+/// Whether the job is done, or has failed for the last time.
+pub(super) fn has_ended(cx: &worker::Context, settled: &Result<(), Failed>) -> bool {
+    let delivery = cx.delivery();
+    let is_last = delivery.attempt() >= delivery.max_attempts();
+    settled
+        .as_ref()
+        .map_or_else(|failed| failed.is_retry() && is_last, |()| true)
 }

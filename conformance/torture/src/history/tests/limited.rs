@@ -18,6 +18,7 @@ pub(super) fn push(job: i64, queue: &str, group: Option<&str>, times: (Nanos, Na
         delay: 0,
         with: None,
         inside: false,
+        attempts: 3,
     };
     call(0, op, times, Answer::Number(job + 1000))
 }
@@ -33,6 +34,8 @@ pub(super) fn claim(job: i64, queue: &str, (asked, answered, held): (Nanos, Nano
         job,
         token: job,
         due: i64::try_from(asked * 1_000_000).unwrap(),
+        attempt: 1,
+        most: 3,
     };
     Call {
         held: [(job, held * SECOND)].into(),

@@ -1,7 +1,7 @@
 //! Results and cancellations.
 
 use super::limited::{BY, NONE, ORDER, THERE, claim, limits, of, push, settle};
-use super::{Call, broken, call, history, refused, unknown};
+use super::{Call, Dead, broken, call, history, refused, unknown};
 use crate::log::{Answer, How, Op};
 use crate::programs::limited::{LIMITED, ORDERED, RATED};
 
@@ -21,6 +21,14 @@ fn what_is_there_can_be_cancelled() {
     };
     let broken = [THERE];
     assert_eq!(cancelled((1, 2), vec![]), broken);
+    // It may have become a dead letter before.
+    let mut dead = history([
+        push(16, LIMITED, None, (1, 2)),
+        call(0, Op::Cancel { job: 16 }, (5, 6), Answer::Nothing),
+    ]);
+    let (attempts, errors) = (3, vec![1, 2, 3]);
+    dead.tables.dead.insert(16, Dead { attempts, errors });
+    assert_eq!(of(&dead), NONE);
     assert_eq!(cancelled((4, 7), vec![]), NONE);
     assert_eq!(cancelled((1, 2), acked((7, 8), Answer::Done)), broken);
     assert_eq!(cancelled((1, 2), acked((4, 8), Answer::Done)), NONE);

@@ -25,7 +25,9 @@ pub(crate) const LIMITED: &str = "limited";
 pub(crate) const RATED: &str = "rated";
 /// Groups have a rate.
 pub(crate) const PACED: &str = "paced";
-pub(crate) const ALL: [&str; 5] = [GROUPED, ORDERED, LIMITED, RATED, PACED];
+/// Jobs are delivered a few times at most.
+pub(crate) const FEW: &str = "few";
+pub(crate) const ALL: [&str; 6] = [GROUPED, ORDERED, LIMITED, RATED, PACED, FEW];
 
 /// What the limits are in the beginning, which is the most that they ever are.
 pub(crate) const OF_GROUPS: u32 = 3;
@@ -34,6 +36,8 @@ pub(crate) const OF_QUEUE: u32 = 4;
 pub(crate) const QUEUE_RATE: (u64, u64) = (2, 4);
 pub(crate) const GROUP_RATE: (u64, u64) = (2, 3);
 
+/// How often jobs of that queue are delivered at most.
+const FEW_ATTEMPTS: u32 = 3;
 /// As for other jobs; what a limit allows takes longer.
 const AHEAD: i64 = 8;
 const GROUPS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -90,7 +94,9 @@ pub(super) async fn push(context: Context) {
         if !context.pushes() || context.limited_ahead.load(Ordering::Relaxed) > AHEAD {
             continue;
         }
-        let queue = pick(&[GROUPED, GROUPED, LIMITED, LIMITED, ORDERED, RATED, PACED]);
+        let queue = pick(&[
+            GROUPED, GROUPED, LIMITED, LIMITED, ORDERED, RATED, PACED, FEW, FEW,
+        ]);
         let group = match queue {
             GROUPED | PACED => Some(pick(&GROUPS[..3])),
             ORDERED => Some(pick(&GROUPS)),
@@ -100,15 +106,19 @@ pub(super) async fn push(context: Context) {
         let count = match (fastrand::u8(..4), queue) {
             (0, RATED | PACED) => 8,
             (0, GROUPED | LIMITED) => 5,
+            (_, FEW) => 3,
             (0 | 1, _) => 2,
             _ => 1,
         };
         let queue = context.backend.queue(queue).expect("a queue");
         for _ in 0..count {
             let number = context.log.number();
-            let mut job = Job::new(name_of(number), &number)
-                .expect("a job")
-                .max_attempts(ATTEMPTS);
+            let mut job = Job::new(name_of(number), &number).expect("a job");
+            let attempts = if queue.name() == FEW {
+                fastrand::u32(1..=FEW_ATTEMPTS)
+            } else {
+                ATTEMPTS
+            };
             if let Some(group) = group {
                 job = job.group(group);
             }
@@ -123,7 +133,7 @@ pub(super) async fn push(context: Context) {
             if delay > 0 {
                 job = job.delay(Duration::from_millis(delay));
             }
-            match push_one(&context, &queue, (number, group, delay), job).await {
+            match push_one(&context, &queue, (number, group, delay, attempts), job).await {
                 Push::Failed => {
                     rest(300).await;
                     continue;
@@ -208,14 +218,19 @@ fn became(result: &JobResult<i64>) -> Answer {
         JobResult::Pending => Answer::Nothing,
         JobResult::Value(token) => Answer::Number(*token),
         JobResult::Cancelled => Answer::Cancelled,
+        JobResult::Failed { .. } => Answer::Dead,
         _ => Answer::Done,
     }
 }
 
 /// What makes a job due by its priority counts as its admission, where it is admitted. So only jobs without groups get
-/// another one. With the time at which the job is due then, if that changes.
+/// another one. With the time at which the job is due then, if that changes. Those that have few attempts keep these.
 fn edit(queue: &str) -> (JobEdit, Option<i64>) {
-    let edit = JobEdit::new().max_attempts(ATTEMPTS * 2);
+    let edit = if queue == FEW {
+        JobEdit::new().priority(Priority::High)
+    } else {
+        JobEdit::new().max_attempts(ATTEMPTS * 2)
+    };
     match fastrand::u8(..3) {
         0 => (edit.now(), None),
         1 => {

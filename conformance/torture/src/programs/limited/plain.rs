@@ -97,7 +97,8 @@ pub(in crate::programs) fn beyond(
             let op = Op::Settle {
                 job,
                 token,
-                how: How::Release,
+                // It goes back, and counts.
+                how: How::Abandon,
             };
             let sql = format!(
                 "UPDATE lockapi.job SET token = NULL, lease_until = NULL WHERE token = {token}"
@@ -119,7 +120,7 @@ fn take(client: &mut Client) -> Result<Vec<Claimed>, postgres::Error> {
                      WHERE o.queue = '{LIMITED}' AND o.run_at <= clock_timestamp()
                        AND coalesce(o.lease_until <= clock_timestamp(), true)
                      LIMIT {} FOR UPDATE SKIP LOCKED))
-         RETURNING j.payload::text, j.token",
+         RETURNING j.payload::text, j.token, j.attempt, j.max_attempts",
         OF_QUEUE + 1
     ))?;
     let taken = rows.iter().filter_map(|row| match row {
@@ -127,6 +128,8 @@ fn take(client: &mut Client) -> Result<Vec<Claimed>, postgres::Error> {
             job: row.get(0)?.parse().ok()?,
             token: row.get(1)?.parse().ok()?,
             due: 0,
+            attempt: row.get(2)?.parse().ok()?,
+            most: row.get(3)?.parse().ok()?,
         }),
         _ => None,
     });

@@ -136,7 +136,7 @@ async fn handle_in_worker(context: Context, job: i64, cx: worker::Context) -> Re
     let is_lost = || cx.is_lost();
     hold(&context, call, cx.delivery(), (false, is_lost)).await;
     let settled = workers::settle(&context, job, &cx).await;
-    if settled.is_ok() {
+    if workers::has_ended(&cx, &settled) {
         context.limited_ahead.fetch_sub(1, Ordering::Relaxed);
     }
     settled
