@@ -13,6 +13,8 @@ use crate::programs::limited::{
 
 /// For how long a statement whose caller knows nothing of it may still have an effect.
 const LATE: Nanos = 20 * SECOND;
+/// A change that took so long may have been sent twice: programs set no shorter time limit. The first of these may come last.
+const TWICE: Nanos = 3 * SECOND;
 /// By how much the clocks of the server and of the machine, and the statements of an admission, may be apart.
 const APART: Nanos = SECOND;
 /// How long an admission may take from the time that it tells to the one by which it decides.
@@ -49,8 +51,10 @@ impl<T> Change<T> {
             return None;
         }
         let program = &history.programs[call.program];
+        let known = call.asked + call.op.wait() * 1_000_000 + TWICE;
+        let sure = call.done().is_some_and(|at| at <= known);
         let ended = match (&call.answer, program.ended) {
-            (Some((at, _)), _) if call.done().is_some() => *at,
+            (Some((at, _)), _) if sure => *at,
             (Some((at, _)), _) => at + LATE,
             (None, Some(at)) => at + LATE,
             (None, None) => Nanos::MAX,
@@ -58,7 +62,7 @@ impl<T> Change<T> {
         Some(Self {
             asked: call.asked,
             ended,
-            sure: call.done().is_some(),
+            sure,
             value,
         })
     }

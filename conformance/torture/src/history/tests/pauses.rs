@@ -41,6 +41,14 @@ fn queues_and_names() {
         let both = vec![set(Paused::UntilResumed, (10, 11)), resumed];
         assert_eq!(claimed(both), NONE);
     }
+    // One that took long may have been sent twice: what came first undoes what others have set since.
+    let late = |took: Nanos| {
+        let resumed = paused(None, Paused::No, (10, 10 + took));
+        let again = paused(None, Paused::UntilResumed, (15, 16));
+        claimed(vec![resumed, again])
+    };
+    assert_eq!(late(3), BROKEN);
+    assert_eq!(late(4), NONE);
     let other = paused(Some("light"), Paused::UntilResumed, (10, 11));
     assert_eq!(claimed(vec![other]), NONE);
     // It may have been refused, or nobody knows.
