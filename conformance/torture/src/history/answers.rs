@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Call, History, Violation, time};
 use crate::args::Role;
-use crate::log::{Answer, How, LOCKED, Nanos, Op, SECOND};
+use crate::log::{Answer, How, Kind, LOCKED, Nanos, Op, SECOND};
 use crate::programs::TIMEOUT;
 
 /// How long a call of a program that runs may take, beside what it was told to wait: while processes and messages are held up.
@@ -13,7 +13,8 @@ const BOUND: Nanos = 60 * SECOND;
 const OF_LIBRARY: Nanos = 2 * TIMEOUT * 1_000_000 + 4 * SECOND;
 /// And of plain clients, whose statements end after that time.
 const OF_PLAIN: Nanos = TIMEOUT * 1_000_000 + 4 * SECOND;
-/// A grant that took so much longer than its caller was to wait has come late: leases have a second at least.
+/// A grant that took so long has come late: leases have a second at least. A mutex, which does not expire, may take what its caller was
+/// to wait.
 const LATE: Nanos = SECOND / 4;
 
 pub(super) fn check(history: &History) -> Vec<Violation> {
@@ -109,7 +110,15 @@ fn may_be_lost(history: &History, (call, op): (&Call, &Op)) -> bool {
     }
     let is_late = |grant: &Call, at: &Nanos| {
         let took = at.saturating_sub(grant.asked);
-        took > grant.op.wait() * 1_000_000 + LATE
+        match &grant.op {
+            Op::Acquire {
+                kind: Kind::Mutex,
+                wait,
+                ..
+            } => took > wait * 1_000_000 + LATE,
+            // Where it waited, when it was granted is not known.
+            _ => took > LATE,
+        }
     };
     let is_lost = |call: &Call| match (&call.op, &call.answer) {
         (Op::Acquire { kept, .. }, Some((at, Answer::Token(it)))) => {

@@ -140,8 +140,9 @@ fn what_is_lost_without_a_fault() {
     };
     let acquired = |by_library| {
         let mut held = hold(0, Kind::Lease, 7, (4, 5));
-        if let Op::Acquire { kept, wait, .. } = &mut held.op {
-            (*kept, *wait) = (by_library, 1000);
+        held.asked += SECOND;
+        if let Op::Acquire { kept, .. } = &mut held.op {
+            *kept = by_library;
         }
         vec![held]
     };
@@ -149,7 +150,7 @@ fn what_is_lost_without_a_fault() {
     assert!(!lost(release, acquired(false)));
     // What goes back was not given back before: by its holder, or by the library where no handler has begun.
     let gives_back = |more| lost(settle_by(How::Release), more);
-    let mut claimed = claim(1, 7, (4, 5));
+    let mut claimed = claim(1, 7, (5, 5));
     assert!(!gives_back(vec![claimed.clone()]));
     if let Op::Claim { wait, .. } = &mut claimed.op {
         *wait = 2000;
@@ -161,10 +162,28 @@ fn what_is_lost_without_a_fault() {
     // What was granted after a second may have been over.
     let mut late = claim(1, 7, (3, 4));
     assert!(!lost(settle(), vec![late.clone()]));
+    // Also where it was to wait, and may have been granted in the beginning.
     if let Op::Claim { wait, .. } = &mut late.op {
         *wait = 900;
     }
+    assert!(!lost(settle(), vec![late.clone()]));
+    late.asked += SECOND * 4 / 5;
     assert!(lost(settle(), vec![late]));
+    // A mutex does not expire.
+    let mutex = |most| {
+        let mut held = hold(0, Kind::Mutex, 7, (4, 5));
+        if let Op::Acquire { wait, .. } = &mut held.op {
+            *wait = most;
+        }
+        let release = Op::Release {
+            kind: Kind::Mutex,
+            key: "a".to_owned(),
+            token: 7,
+        };
+        lost(release, vec![held])
+    };
+    assert!(mutex(900));
+    assert!(!mutex(700));
     assert!(lost(settle(), vec![claim(1, 7, (5, 5))]));
     assert!(lost(settle(), vec![by_hand(6)]));
     assert!(!lost(settle(), vec![by_hand(7)]));
