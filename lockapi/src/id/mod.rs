@@ -167,7 +167,8 @@ impl IdOptions {
 /// - The time in an id is the server's, continued by the monotonic clock between two renewals. If ids
 ///   are requested faster than the layout allows, it runs at most 8 ms ahead, plus the duration of a
 ///   batch; then callers wait. After the server's clock was set back it runs ahead until the clock has
-///   caught up.
+///   caught up. If the answer to a claim was lost, the repeated claim starts up to a second before the
+///   [reserve](IdOptions::reserve) ends, and its ids run ahead as long.
 /// - While the database is unavailable it continues for its [reserve](IdOptions::reserve); then
 ///   every call fails until the database is back.
 /// - Blocks have no gaps except for numbers that processes took and did not use, and those that are left
