@@ -143,6 +143,8 @@ fn watch(context: &Context) {
             }
             let jobs = context.server.jobs();
             context.history.watched(&jobs);
+            context.history.check_ends(&context.server);
+            context.history.check_refunds(&context.server);
             watch(&context);
         });
 }

@@ -45,7 +45,7 @@ pub(super) struct Job {
     push: Push,
     /// When the push was sent and answered.
     pushed: (Time, Time),
-    deliveries: u64,
+    pub(super) deliveries: u64,
     /// When its acknowledgement was sent and answered.
     acked: Option<(Time, Time)>,
     /// The deliveries whose acknowledgements have an outcome that is not known.
@@ -57,13 +57,16 @@ pub(super) struct Job {
     /// Before when it is not delivered again after the delivery with this token; when that was asked for, and known.
     rests: Option<(i64, Time, (Time, Time))>,
     /// The delivery that a handler has done.
-    handled: Option<i64>,
+    pub(super) handled: Option<i64>,
     /// How often it has failed.
     failures: u32,
     /// How often it was given back, which is no attempt.
     released: u64,
+    /// How many of its deliveries are no attempts, and whether that is not known of some.
+    pub(super) uncounted: u64,
+    pub(super) has_unknown: bool,
     /// The deliveries whose leases are not extended by themselves.
-    by_hand: Vec<i64>,
+    pub(super) by_hand: Vec<i64>,
     pub(super) open: BTreeMap<u64, Hold>,
 }
 
@@ -109,8 +112,9 @@ impl State {
         }
         let handled = job.handled.filter(|before| *before < token)?;
         let what = format!("job {number}: {handled} was handled, and then {token} was delivered");
-        let is_certain = history.tells_all && !history.blocked;
-        is_certain.then_some(("what is handled is not handled again without a cause", what))
+        history
+            .answers
+            .then_some(("what is handled is not handled again without a cause", what))
     }
 
     /// What is wrong with a delivery of this job: too many of its queue run.
@@ -150,6 +154,8 @@ impl State {
             handled: None,
             failures: 0,
             released: 0,
+            uncounted: 0,
+            has_unknown: false,
             by_hand: Vec::new(),
             open: BTreeMap::new(),
         };
@@ -409,9 +415,11 @@ impl History {
         }
     }
 
-    /// A handler of a worker has done it.
-    pub(crate) fn handled(&self, job: u64, token: i64) {
-        if let Some(known) = self.lock().jobs.get_mut(&job) {
+    /// A handler of a worker has done it. One that somebody else runs is not heard if the worker is dropped.
+    pub(crate) fn handled(&self, job: u64, token: i64, spawned: bool) {
+        if (self.tells_all || !spawned)
+            && let Some(known) = self.lock().jobs.get_mut(&job)
+        {
             known.handled = Some(token);
         }
     }

@@ -1,17 +1,26 @@
 //! What the tasks of all processes saw, checked while they see it.
 
+mod attempts;
+mod durations;
+mod expiries;
 mod jobs;
 mod numbers;
 mod pauses;
 mod priorities;
+mod readers;
+mod refunds;
 mod results;
+mod retries;
 mod runs;
+mod stamps;
+mod tallies;
 mod turns;
 mod uses;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use lockapi::limit::Quota;
 use lockapi::{Error, ErrorKind};
@@ -19,16 +28,22 @@ use rangemap::RangeInclusiveSet;
 
 use crate::plan::{Fault, Plan};
 use crate::runtime::{ProgramId, Runtime, Time};
+pub(crate) use attempts::Attempt;
+use attempts::Ended;
 pub(crate) use jobs::Group;
 use jobs::Job;
 pub(crate) use numbers::Run;
 use pauses::Pauses;
 use priorities::Prioritized;
+use readers::Admissions;
+use refunds::Intervals;
 use results::{Drains, Results};
 pub(crate) use runs::Delivered;
 use runs::Runs;
+pub(crate) use tallies::Tally;
 use turns::Turns;
 use uses::Uses;
+use waits::Waits;
 
 /// After so long whoever has lost a session lock knows, if it runs.
 const KNOWN: Duration = Duration::from_secs(30);
@@ -36,6 +51,20 @@ const KNOWN: Duration = Duration::from_secs(30);
 /// Whether it belongs to a session, and is lost with that.
 fn is_session(kind: &str) -> bool {
     matches!(kind, "mutex" | "rw_lock" | "relay")
+}
+
+/// The tasks that wait for locks of sessions other than those that are shared, and for how many.
+const LOCKS: [(&str, u32); 3] = [("mutex", 3), ("lock-owner", 2), ("relay", 6)];
+
+/// How many of them a process may wait for while it waits for another.
+fn locks_of(plan: &Plan) -> u32 {
+    let others = LOCKS.iter().filter(|(kind, _)| plan.has_kind(kind));
+    let shared = match plan.has_kind("rw-lock") {
+        true if plan.by_readers => 1,
+        true => 3,
+        false => 0,
+    };
+    (others.map(|(_, keys)| keys).sum::<u32>() + shared).saturating_sub(1)
 }
 
 /// How a guard says whether it is still held.
@@ -119,12 +148,19 @@ struct State {
     /// When the standby of a fail-over received the last, and when it took over.
     fail_overs: Vec<(Time, Time)>,
     turns: Turns,
+    waits: Waits,
+    admissions: Admissions,
+    /// When somebody fired tasks.
+    scheduled: Vec<(SystemTime, SystemTime)>,
     uses: BTreeMap<(&'static str, String), Uses>,
     prioritized: Prioritized,
     /// By queue.
     pauses: BTreeMap<&'static str, Pauses>,
     /// Calls of limiters by key.
     calls: BTreeMap<String, Vec<numbers::Asked>>,
+    intervals: Intervals,
+    /// Deliveries whose handlers have ended.
+    ended: Ended,
     /// When the faults have stopped.
     calm: Option<Time>,
     next: u64,
@@ -156,12 +192,20 @@ pub(crate) struct History {
     flawless: bool,
     /// And whether whoever asks waits for the answer.
     tells_all: bool,
+    /// Whether nothing can fail, and whoever is answered goes on at once, unless he has left.
+    answers: bool,
     /// Whether processes may be without a thread.
     blocked: bool,
     /// And whether nobody is held up.
     undisturbed: bool,
     /// And whoever is answered goes on at once.
     in_order: bool,
+    /// Whether notifications may be lost.
+    deaf: bool,
+    /// How many locks a process may wait for at once beyond the first.
+    locks_waited_for: u32,
+    /// Whether nothing holds anybody up, and one lock is all that those who share locks wait for.
+    one_lock: bool,
     /// Whether timers of processes run in time.
     prompt: bool,
     /// Whether what is held is checked in by transactions.
@@ -206,12 +250,19 @@ impl History {
             runtime: runtime.clone(),
             flawless: plan.has_only(&[]),
             tells_all: plan.has_only(&[]) && !plan.has(Fault::Leave) && !plan.has(Fault::Waker),
+            answers: plan.has_only(&[]) && !plan.has(Fault::Block) && !plan.has(Fault::Waker),
             undisturbed,
             in_order: undisturbed && !plan.has(Fault::Waker),
+            one_lock: undisturbed
+                && !plan.has(Fault::Waker)
+                && plan.by_readers
+                && !LOCKS.iter().any(|(kind, _)| plan.has_kind(kind)),
+            locks_waited_for: locks_of(plan),
             checks_in: plan.has_kind("transaction"),
             sessions_last: plan.has_only(&[Fault::Unreachable]),
             leases_last: plan.has_only(&[Fault::Unreachable, Fault::Hush])
                 && !plan.has(Fault::Block),
+            deaf: plan.has(Fault::Deaf),
             blocked: plan.has(Fault::Block),
             prompt: !plan.has(Fault::Block) && !plan.has(Fault::Stop),
             stepped: plan.has(Fault::Step),
@@ -346,6 +397,7 @@ impl History {
         state.next += 1;
         let number = state.next;
         let name = (kind, key.to_owned());
+        let admitted = self.admitted(&mut state, (kind, key), part, program);
         let place = state.places.entry(name.clone()).or_default();
         place.most = part.most;
         if token != 0 && !place.seen.insert(token) && part.is_whole() {
@@ -389,6 +441,10 @@ impl History {
             },
         );
         drop(state);
+        if let Some(what) = admitted {
+            let promise = "who shares lets those in who wait elsewhere";
+            self.runtime.violate(promise, what);
+        }
         if let Some(before) = before {
             let what = format!(
                 "{kind} {key}: {token} was granted to a call that began after {before} was known"

@@ -15,10 +15,14 @@ pub(crate) type Run = RangeInclusive<i64>;
 /// A call of a limiter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
-    began: Time,
-    answered: Option<Time>,
+    pub(super) began: Time,
+    pub(super) answered: Option<Time>,
     /// Whether it took a permit, if that is known.
-    took: Option<bool>,
+    pub(super) took: Option<bool>,
+    /// By when its permit is given back, if it is.
+    pub(super) given_back: Option<Time>,
+    /// From when on the next call gives it back.
+    pub(super) expires: Option<Time>,
 }
 
 /// A call that nobody waits for any more has ended after so long.
@@ -27,7 +31,7 @@ const UNDER_WAY: Duration = Duration::from_secs(10);
 const MARGIN: Duration = Duration::from_millis(5);
 
 impl State {
-    fn asked(&mut self, key: &str, call: usize) -> Option<&mut Asked> {
+    pub(super) fn asked(&mut self, key: &str, call: usize) -> Option<&mut Asked> {
         self.calls.get_mut(key)?.get_mut(call)
     }
 }
@@ -39,6 +43,8 @@ impl History {
             began: self.runtime.now(),
             answered: None,
             took: None,
+            given_back: None,
+            expires: None,
         };
         let mut state = self.lock();
         let calls = state.calls.entry(key.to_owned()).or_default();
@@ -79,6 +85,9 @@ impl History {
         };
         (one.answered, one.took) = (Some(now), Some(took));
         let asked = one.began;
+        if quota.algorithm() == Algorithm::Gcra {
+            state.intervals.insert(key.to_owned(), interval);
+        }
         if took || !self.flawless {
             return;
         }
@@ -114,14 +123,20 @@ impl History {
         permits.push((at, quota));
     }
 
-    /// In the end: in no time were there more permits than the quotas allow, of which each `interval` replenishes one.
+    /// In the end: in no time were there more permits than the quotas allow, of which each `interval` replenishes one unless
+    /// another is known.
     pub(crate) fn check_limits(&self, interval: i64) {
         if self.stepped {
             return;
         }
         let mut state = self.lock();
         let fail_overs = state.fail_overs.len() as u64;
-        for (key, permits) in &mut state.permits {
+        let State {
+            permits, intervals, ..
+        } = &mut *state;
+        for (key, permits) in permits {
+            let known = intervals.get(key).map(Duration::as_nanos);
+            let interval = known.map_or(interval, |it| i64::try_from(it).unwrap_or(i64::MAX));
             // Of those of one moment the smallest bursts come first, which leave the least behind.
             permits.sort_unstable_by_key(|(at, quota)| (*at, quota.limit()));
             // A fail-over forgets at most what a burst is, of the quota that has the largest.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use lockapi::schedule::{Overlap, Run, Status};
+use lockapi::schedule::{Misfire, Overlap, Run, Status};
 
 use super::{Entry, Held, History};
 use crate::runtime::{ProgramId, Time};
@@ -14,6 +14,10 @@ const COUNTED: u32 = 100;
 const COMMITTED: Duration = Duration::from_secs(10);
 /// Whoever fires all that is due is so much later than the last time at most.
 const LATE: Duration = Duration::from_secs(1);
+/// Somebody who fires tasks has begun to within this time, and ends so long after he was told to.
+const BEGUN: Duration = Duration::from_secs(1);
+/// Within this time of its due time a task is fired.
+const FIRED: Duration = Duration::from_millis(300);
 
 /// The runs of a task by the time at which they were due.
 pub(super) type Runs = BTreeMap<SystemTime, Known>;
@@ -93,9 +97,22 @@ impl History {
     }
 
     /// In the end: every time at which a task was due is in its log, once, the earliest first.
-    pub(crate) fn check_log(&self, task: &str, (every, overlap): (Duration, Overlap), log: &[Run]) {
+    pub(crate) fn check_log(
+        &self,
+        task: &str,
+        (every, misfire, overlap): (Duration, Misfire, Overlap),
+        log: &[Run],
+    ) {
         if self.stepped {
             return;
+        }
+        if let Some(what) = self.fired_late(log) {
+            let promise = "tasks are fired when they are due";
+            self.runtime.violate(promise, format!("{task}: {what}"));
+        }
+        if let Some(what) = not_caught_up(misfire, log) {
+            let promise = "what was missed is caught up with as is set";
+            self.runtime.violate(promise, format!("{task}: {what}"));
         }
         for (run, next) in log.iter().zip(log.iter().skip(1)) {
             let times = next.fire_at.duration_since(run.fire_at);
@@ -126,6 +143,29 @@ impl History {
         }
     }
 
+    /// Somebody fired tasks meanwhile, by the server's clock.
+    pub(crate) fn scheduled(&self, from: SystemTime, to: SystemTime) {
+        self.lock().scheduled.push((from, to));
+    }
+
+    /// A run that was fired late, or missed, while somebody fired tasks.
+    fn fired_late(&self, log: &[Run]) -> Option<String> {
+        if !self.in_order || !self.flawless || self.checks_in {
+            return None;
+        }
+        let state = self.lock();
+        let (first, last) = (log.first()?.fire_at, log.last()?.fire_at);
+        for (from, to) in &state.scheduled {
+            let spans = first.max(*from + BEGUN)..last.min(*to).checked_sub(BEGUN)?;
+            let mut runs = log.iter().filter(|run| spans.contains(&run.fire_at));
+            let late = |run: &&Run| run.missed > 0 || run.fired_at > run.fire_at + FIRED;
+            if let Some(run) = runs.find(late) {
+                return Some(format!("{run:?}, and fired from {from:?} to {to:?}"));
+            }
+        }
+        None
+    }
+
     /// All that is due at a time of the server was fired: this is the last run of a task.
     pub(crate) fn check_fired(&self, every: Duration, last: &Run, now: SystemTime) {
         let since = now.duration_since(last.fire_at);
@@ -134,6 +174,21 @@ impl History {
             self.runtime.violate("what is due is fired", what);
         }
     }
+}
+
+/// Where some times were missed, those that were fired instead are as many as is set, and the latest.
+fn not_caught_up(misfire: Misfire, log: &[Run]) -> Option<String> {
+    let most = match misfire {
+        Misfire::CatchUp(most) => most,
+        Misfire::Coalesce => 1,
+        _ => return None,
+    };
+    log.iter().enumerate().find_map(|(at, run)| {
+        let together = log[at..].iter().take_while(|it| it.fire_at <= run.fired_at);
+        let together = together.filter(|it| it.fired_at == run.fired_at).count();
+        let wrong = together > most || (run.missed > 0 && together < most);
+        wrong.then(|| format!("{together} of {most} at {run:?}"))
+    })
 }
 
 /// Whether another run of the task had not ended when this one was fired, so that it may be skipped.

@@ -24,7 +24,7 @@ const KNOWN: Duration = Duration::from_millis(50);
 /// Queues whose jobs are held by workers alone.
 const OF_WORKERS: &str = "tasks";
 /// Queues without limits, groups and pauses.
-const FREE: &str = "jobs";
+pub(super) const FREE: &str = "jobs";
 
 /// The kind and the key of a lock.
 type Name = (&'static str, String);
@@ -64,6 +64,33 @@ pub(super) struct Turns {
     unbegun: BTreeMap<i64, (i64, Time)>,
     /// Jobs that nobody has, and since when.
     free: BTreeMap<i64, Time>,
+}
+
+impl Turns {
+    /// Since when claims of a queue wait.
+    pub(super) fn claims(&self, queue: &'static str) -> impl Iterator<Item = Time> {
+        let claims = self.claims.values();
+        claims.filter_map(move |(of, since)| (of == queue).then_some(*since))
+    }
+
+    /// Since when somebody of another process that does not have a lock waits to have it alone.
+    pub(super) fn writer_of_others(
+        &self,
+        name: &Name,
+        program: ProgramId,
+        has: impl Fn(ProgramId) -> bool,
+    ) -> Option<Time> {
+        let waiters = self.waiters.values().filter(|it| it.name == *name);
+        let mut writers = waiters.filter(|it| !it.shares && it.program != program);
+        let writer = writers.find(|it| !has(it.program));
+        writer.map(|writer| writer.since)
+    }
+
+    /// The locks that somebody waits for, and since when.
+    pub(super) fn waiters(&self) -> impl Iterator<Item = (&Name, Time)> {
+        let waiters = self.waiters.values();
+        waiters.map(|waiter| (&waiter.name, waiter.since))
+    }
 }
 
 /// Something that lasts until this is dropped.
@@ -224,6 +251,8 @@ impl History {
 
     /// Looks at the jobs that have not ended, and at who waits.
     pub(crate) fn watched(&self, seen: &Seen) {
+        self.check_settled(seen);
+        self.check_waits(seen);
         if !self.undisturbed {
             return;
         }

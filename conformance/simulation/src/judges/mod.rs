@@ -152,6 +152,11 @@ impl Judges {
         self.issued.get(&job).cloned().unwrap_or_default()
     }
 
+    /// Whether a job was ever delivered.
+    pub(crate) fn was_issued(&self, job: i64) -> bool {
+        self.issued.contains_key(&job)
+    }
+
     /// When a delivery was made.
     pub(crate) fn made(&self, token: i64) -> Option<Time> {
         self.made.get(&token).copied()

@@ -37,7 +37,15 @@ async fn used_all(context: &Context) -> Result<()> {
         let mutex = backend.mutex(own(&format!("lock-{at}")))?;
         mutex.lock_timeout(Duration::from_secs(20)).await
     });
-    drop(try_join_all(locks).await?);
+    let locks = try_join_all(locks).await?;
+    let beyond = backend.mutex(own("lock-beyond"))?.try_lock().await;
+    if matches!(beyond, Ok(Some(_))) && locks.iter().all(|guard| !guard.is_lost()) {
+        let promise = "no more is locked than may be";
+        context
+            .runtime
+            .violate(promise, format!("{MOST_LOCKS} and one"));
+    }
+    drop(locks);
     let lease = backend.lease(own("lease"), LeaseOptions::new(Duration::from_secs(5)))?;
     drop(lease.acquire_timeout(Duration::from_secs(20)).await?);
     let limiter = backend.rate_limiter(Quota::per_second(100))?;
@@ -135,7 +143,8 @@ impl Last {
 pub(super) async fn close(context: &Context) {
     let backend = context.backend();
     let last = Last::of(context).await;
-    let closed: std::result::Result<(), Error> = backend.close().await;
+    let closing = context.history.soon("close", backend.close());
+    let closed: std::result::Result<(), Error> = closing.await;
     if let Err(error) = closed {
         return context.history.failed(&error);
     }

@@ -141,6 +141,7 @@ async fn handle(context: &Context, delivery: Delivery, began: Time) {
     let delivered = context
         .history
         .delivered(job, context.program, (token, began), held);
+    context.history.counts(job, attempt);
     context.rest(Duration::from_millis(500)).await;
     let delivery = take(&delivery);
     drop(delivered);
@@ -150,16 +151,19 @@ async fn handle(context: &Context, delivery: Delivery, began: Time) {
     match context.runtime.draw(|random| random.u8(..10)) {
         0..3 => {
             let failing = delivery.nack("again", Duration::ZERO);
-            if settled(context, (job, token), failing).await.is_some() {
+            if settled(context, (job, token), true, failing)
+                .await
+                .is_some()
+            {
                 context.history.failed_attempt(job);
             }
         }
         3 => {
             context.history.reject(job);
-            settled(context, (job, token), delivery.reject("never")).await;
+            settled(context, (job, token), true, delivery.reject("never")).await;
         }
         4 => {
-            let releasing = settled(context, (job, token), delivery.release());
+            let releasing = settled(context, (job, token), false, delivery.release());
             if releasing.await.is_some() {
                 context.history.released(job);
             }
@@ -167,10 +171,11 @@ async fn handle(context: &Context, delivery: Delivery, began: Time) {
         _ => {
             context.history.ack(job, token);
             let asked = (token, asked(context));
-            match context.outcome(delivery.ack()).await {
+            let acking = context.history.soon("ack", delivery.ack());
+            match context.outcome(acking).await {
                 Some(Ok(())) => context.history.acked(job, asked, Ok(())),
                 Some(Err(error)) => context.history.acked(job, asked, Err(&error)),
-                None => {}
+                None => context.history.left_ack(job, token),
             }
         }
     }

@@ -261,7 +261,8 @@ pub(super) async fn hold<G: Guard>(
     drop(guard);
     if let Some(guard) = taken {
         let was_lost = guard.lost();
-        match context.outcome(guard.give_back()).await {
+        let giving = context.history.soon("give back", guard.give_back());
+        match context.outcome(giving).await {
             Some(Ok(())) if was_lost => {
                 let promise = "who gives back what is lost is told";
                 context.runtime.violate(promise, format!("{kind} {key}"));

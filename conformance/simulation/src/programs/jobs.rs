@@ -100,7 +100,8 @@ const CANCELLED: i64 = i64::MAX - 1;
 async fn cancel(context: &Context, queue: &dyn Queue, number: u64, id: i64) {
     let asked = (CANCELLED, asked(context));
     context.history.ack(number, CANCELLED);
-    match context.outcome(queue.cancel(vec![id])).await {
+    let cancelling = context.history.soon("cancel", queue.cancel(vec![id]));
+    match context.outcome(cancelling).await {
         Some(Ok(cancelled)) if cancelled.is_empty() => {
             context.history.not_cancelled(number, asked);
         }
@@ -124,7 +125,8 @@ pub(super) async fn push_one(
     number: u64,
     job: Job,
 ) -> Option<i64> {
-    match context.outcome(queue.push(job)).await {
+    let pushing = context.history.soon("push", queue.push(job));
+    match context.outcome(pushing).await {
         Some(Ok(pushed)) => {
             context.history.pushed(number, Ok(()));
             Some(pushed.id)
@@ -172,6 +174,7 @@ async fn handle(context: &Context, delivery: Delivery, began: Time, by_hand: boo
         context.history.delivered_at(delivery.queue().name(), made);
     }
     check_attempt(context, &delivery);
+    let attempt = delivery.attempt();
     let (shared, held) = shared(delivery);
     let Some(entry) = context
         .history
@@ -179,6 +182,7 @@ async fn handle(context: &Context, delivery: Delivery, began: Time, by_hand: boo
     else {
         return;
     };
+    context.history.counts(job, attempt);
     if by_hand {
         context.history.extends_by_hand(job, token);
     }
@@ -237,12 +241,15 @@ pub(super) async fn finish(context: &Context, job: u64, delivery: Delivery) {
         1 => {
             let time = Duration::from_millis(100);
             let resting = delivery.nack("again", time);
-            rested(context, job, (token, time), resting).await;
+            rested(context, (job, true), (token, time), resting).await;
         }
-        2 => drop(settled(context, (job, token), delivery.release()).await),
+        2 => {
+            settled(context, (job, token), false, delivery.release()).await;
+        }
         3 => {
             let time = Duration::from_millis(300);
-            rested(context, job, (token, time), delivery.snooze(time)).await;
+            let snoozing = delivery.snooze(time);
+            rested(context, (job, false), (token, time), snoozing).await;
         }
         4 | 5
             if context.plan.has_kind(transactions::KIND)
@@ -254,7 +261,8 @@ pub(super) async fn finish(context: &Context, job: u64, delivery: Delivery) {
             let asked = (token, asked(context));
             results::set(context, job, &delivery);
             context.history.ack(job, asked.0);
-            match context.outcome(delivery.ack()).await {
+            let acking = context.history.soon("ack", delivery.ack());
+            match context.outcome(acking).await {
                 Some(Ok(())) => context.history.acked(job, asked, Ok(())),
                 Some(Err(error)) => {
                     if error.kind() == ErrorKind::Lost {
@@ -264,8 +272,7 @@ pub(super) async fn finish(context: &Context, job: u64, delivery: Delivery) {
                     }
                     context.history.acked(job, asked, Err(&error));
                 }
-                // It may have been acknowledged.
-                None => {}
+                None => context.history.left_ack(job, token),
             }
         }
     }
@@ -274,25 +281,34 @@ pub(super) async fn finish(context: &Context, job: u64, delivery: Delivery) {
 /// Puts a job off: once that is answered it is not delivered before.
 async fn rested<T>(
     context: &Context,
-    job: u64,
+    (job, counts): (u64, bool),
     (token, time): (i64, Duration),
     settling: impl Future<Output = Result<T, lockapi::Error>> + Send,
 ) {
     let asked = asked(context);
-    if settled(context, (job, token), settling).await.is_some() {
+    let settled = settled(context, (job, token), counts, settling);
+    if settled.await.is_some() {
         context.history.rests(job, (token, asked), time);
     }
 }
 
-/// Ends a delivery; `None` when that was left or has failed.
+/// Ends a delivery, which counts as an attempt or not; `None` when that was left or has failed.
 pub(super) async fn settled<T>(
     context: &Context,
     (job, token): (u64, i64),
+    counts: bool,
     settling: impl Future<Output = Result<T, lockapi::Error>> + Send,
 ) -> Option<T> {
+    let settling = context.history.soon("settle", settling);
+    // Whoever leaves has it sent nevertheless, and it may have its effect before it is answered.
+    if !counts {
+        context.history.uncounted(job);
+    }
     match context.outcome(settling).await? {
         Ok(answer) => Some(answer),
         Err(error) => {
+            // Whether it was then is not known.
+            context.history.may_end_unseen(job);
             if error.kind() == ErrorKind::Lost {
                 context.history.lost_delivery(job, token, &error);
             } else {
@@ -341,6 +357,10 @@ pub(super) async fn work_once(context: &Context, queue: &dyn Queue, most: usize)
         context
             .history
             .claim_ended(began, (wait, most), deliveries.len());
+        // Their leases may end before they are begun.
+        let jobs = deliveries.iter().filter(|_| by_hand);
+        jobs.filter_map(|it| it.decode().ok())
+            .for_each(|job| context.history.may_end_unseen(job));
         for delivery in deliveries {
             handle(context, delivery, began, by_hand).await;
         }

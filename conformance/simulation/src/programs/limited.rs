@@ -42,7 +42,8 @@ pub(super) async fn change(context: &Context, queue: &dyn Queue) -> Option<()> {
         limit
     };
     let began = asked(context);
-    context.call(queue.set_limit(limit)).await?;
+    let setting = context.history.soon("set_limit", queue.set_limit(limit));
+    context.call(setting).await?;
     context.history.set_limit(queue.name(), began);
     Some(())
 }

@@ -15,32 +15,45 @@ const INTERVAL: i64 = 200_000_000;
 /// The same rate, and one at once.
 const SHORT: Quota = Quota::per_second(5).burst(1);
 const WINDOW: Quota = Quota::per_second(5).fixed_window();
+/// So slow that it shows for long what was taken.
+const SLOW: Quota = Quota::per_minute(6).burst(3);
 
 pub(super) async fn limit(context: Context) {
     let limiter = context.backend().rate_limiter(QUOTA).expect("a quota");
     let short = context.backend().rate_limiter(SHORT).expect("a quota");
     let window = context.backend().rate_limiter(WINDOW).expect("a quota");
+    let slow = context.backend().rate_limiter(SLOW).expect("a quota");
     while !context.is_ending() {
         let key = context.key();
         // Quotas with other bursts count the same permits, windows count others.
-        let (limiter, quota, of) = match context.runtime.draw(|random| random.u8(..4)) {
+        let (limiter, quota, of) = match context.runtime.draw(|random| random.u8(..5)) {
             0 => (&short, SHORT, key.to_owned()),
+            2 => (&slow, SLOW, format!("t-{key}")),
             1 => (&window, WINDOW, format!("{key} by windows")),
             _ => (&limiter, QUOTA, key.to_owned()),
         };
+        let named = if of.starts_with('t') { &of } else { key };
+        let permit = of_key(&of).1;
         let call = context.history.asks(&of);
-        if let Some(decision) = context.call(limiter.check(key)).await {
+        let checking = context.history.soon("check", limiter.check(named));
+        if let Some(decision) = context.call(checking).await {
             let took = decision.is_allowed();
             if !took && decision.retry_after().is_zero() {
                 let promise = "who is refused is told when to come again";
                 context.runtime.violate(promise, format!("{decision:?}"));
             }
-            context.history.took(&of, call, took, quota, PERMIT);
+            context.history.took(&of, call, took, quota, permit);
+            if !took {
+                let of_quota = (quota, permit);
+                let after = decision.retry_after();
+                context.history.put_off(&of, call, of_quota, after);
+            }
             if took {
                 permitted(&context, &of, quota, &decision);
             }
         } else {
             context.history.gave_up(&of, call);
+            context.history.gives_back(&of, call);
         }
         context.rest(Duration::from_millis(200)).await;
     }
@@ -59,19 +72,24 @@ pub(super) async fn reserve(context: Context) {
     let limiter = context.backend().rate_limiter(QUOTA).expect("a quota");
     let watching = Policy::from(QUOTA).shadow();
     let watching = context.backend().rate_limiter(watching).expect("a quota");
+    let slow = context.backend().rate_limiter(SLOW).expect("a quota");
     while !context.is_ending() {
-        let (one, other) = (
-            format!("r-{}", context.key()),
-            format!("r-{}", context.key()),
-        );
+        let is_slow = context.runtime.happens(0.3);
+        let (kind, limiter) = if is_slow {
+            ("s", &slow)
+        } else {
+            ("r", &limiter)
+        };
+        let key = || format!("{kind}-{}", context.key());
+        let (one, other) = (key(), key());
         if context.coin() && one != other {
-            check_both(&context, &*limiter, [&one, &other]).await;
+            check_both(&context, &**limiter, [&one, &other]).await;
         } else {
             let ttl = context
                 .runtime
                 .between(Duration::from_millis(100), Duration::from_secs(5));
-            let watches = context.runtime.happens(0.2);
-            let limiter = if watches { &watching } else { &limiter };
+            let watches = !is_slow && context.runtime.happens(0.2);
+            let limiter = if watches { &watching } else { limiter };
             reserve_one(&context, &**limiter, &one, (ttl, watches)).await;
         }
         context.rest(Duration::from_millis(400)).await;
@@ -80,12 +98,25 @@ pub(super) async fn reserve(context: Context) {
 
 const PERMIT: Duration = Duration::from_nanos(INTERVAL.unsigned_abs());
 
+/// The quota of a key, and in which time it has another permit.
+fn of_key(key: &str) -> (Quota, Duration) {
+    if key.starts_with(['s', 't']) {
+        (SLOW, Duration::from_secs(10))
+    } else {
+        (QUOTA, PERMIT)
+    }
+}
+
 async fn check_both(context: &Context, limiter: &dyn RateLimiter, keys: [&str; 2]) {
     let requests = keys.map(PermitRequest::new);
     let calls = keys.map(|key| (key, context.history.asks(key)));
-    let Some(verdict) = context.call(limiter.check_all(&requests)).await else {
+    let (quota, permit) = of_key(keys[0]);
+    let checking = limiter.check_all(&requests);
+    let checking = context.history.soon("check_all", checking);
+    let Some(verdict) = context.call(checking).await else {
         for (key, call) in calls {
             context.history.gave_up(key, call);
+            context.history.gives_back(key, call);
         }
         return;
     };
@@ -97,10 +128,10 @@ async fn check_both(context: &Context, limiter: &dyn RateLimiter, keys: [&str; 2
     }
     for ((key, call), decision) in calls.into_iter().zip(decisions) {
         if took {
-            permitted(context, key, QUOTA, decision);
+            permitted(context, key, quota, decision);
         }
         if took || !decision.is_allowed() {
-            context.history.took(key, call, took, QUOTA, PERMIT);
+            context.history.took(key, call, took, quota, permit);
         } else {
             context.history.took_none(key, call);
         }
@@ -116,9 +147,13 @@ async fn reserve_one(
     let call = context.history.asks(key);
     let request = PermitRequest::new(key);
     let began = asked(context);
-    let reserved = context.call(limiter.reserve(&request, ttl)).await;
-    let Some(reserved) = reserved else {
-        return context.history.gave_up(key, call);
+    let (quota, permit) = of_key(key);
+    let reserving = context
+        .history
+        .soon("reserve", limiter.reserve(&request, ttl));
+    let Some(reserved) = context.call(reserving).await else {
+        context.history.gave_up(key, call);
+        return context.history.gives_back(key, call);
     };
     let reservation = match reserved {
         Ok(reservation) => reservation,
@@ -127,24 +162,38 @@ async fn reserve_one(
                 let promise = "who only watches a limit is not refused";
                 context.runtime.violate(promise, format!("{decision:?}"));
             }
-            return context.history.took(key, call, false, QUOTA, PERMIT);
+            return context.history.took(key, call, false, quota, permit);
         }
     };
     let decision = reservation.decision().clone();
     if decision.is_admitted() {
         // Until it goes back, if it does.
-        context.history.took(key, call, true, QUOTA, PERMIT);
+        context.history.took(key, call, true, quota, permit);
+        context.history.expires(key, call, ttl);
     } else {
         context.history.took_none(key, call);
     }
     context.rest(Duration::from_secs(2)).await;
     let ended = match context.runtime.draw(|random| random.u8(..3)) {
-        0 => return drop(reservation),
-        1 => context.outcome(reservation.cancel()).await,
+        0 => {
+            drop(reservation);
+            return context.history.gives_back(key, call);
+        }
+        1 => {
+            let cancelling = context.history.soon("cancel", reservation.cancel());
+            let ended = context.outcome(cancelling).await;
+            context.history.gives_back(key, call);
+            ended
+        }
         _ => {
-            let ended = context.outcome(reservation.commit(1)).await;
+            let committing = context.history.soon("commit", reservation.commit(1));
+            let ended = context.outcome(committing).await;
+            // Whoever has left may have used it.
+            if !matches!(ended, Some(Err(_))) {
+                context.history.is_used(key, call);
+            }
             if matches!(ended, Some(Ok(()))) && decision.is_admitted() {
-                permitted(context, key, QUOTA, &decision);
+                permitted(context, key, quota, &decision);
             }
             ended
         }
@@ -193,6 +242,11 @@ pub(super) async fn ids(context: Context) {
                     context.runtime.violate("ids of a generator grow", what);
                 }
                 last[which] = *run.end();
+            }
+            let latest = drawn.last().and_then(|run| Id::try_from(*run.end()).ok());
+            if let Some(id) = latest.filter(|_| name == "flakes" && !context.plan.ids) {
+                let time = Layout::default().decode(id).time;
+                context.history.stamped(time, context.server.time());
             }
             if name == "flakes" {
                 let worker = |run: &Run| {

@@ -32,7 +32,9 @@ async fn wait(context: &Context, queue: &dyn Queue, number: u64, id: i64) {
     let at_most = context
         .runtime
         .between(Duration::from_millis(1), Duration::from_secs(20));
-    let told = context.call(queue.wait_result::<i64>(id, at_most)).await;
+    let waiting = queue.wait_result::<i64>(id, at_most);
+    let waiting = context.history.until("wait_result", at_most, waiting);
+    let told = context.call(waiting).await;
     if let Some(told) = told {
         context.history.told(number, (began, at_most), &told);
     }
@@ -66,8 +68,9 @@ pub(super) async fn drain(context: Context) {
         let at_most = context
             .runtime
             .between(Duration::from_millis(1), Duration::from_secs(10));
-        let drained = context.call(queue.drain(Pause::UntilResumed, at_most));
-        let mut drained = drained.await;
+        let draining = queue.drain(Pause::UntilResumed, at_most);
+        let draining = context.history.until("drain", at_most, draining);
+        let mut drained = context.call(draining).await;
         // Nobody claims any more, and whoever has a job ends it.
         if context.history.is_plain() && drained.as_ref().is_some_and(|it| !it.is_complete()) {
             let again = context.call(queue.drain(Pause::UntilResumed, ENDED));
@@ -87,7 +90,8 @@ pub(super) async fn drain(context: Context) {
 async fn resume(context: &Context, queue: &Arc<dyn Queue>) {
     loop {
         let resuming = context.history.resumes();
-        if context.call(queue.resume()).await.is_some() {
+        let call = context.history.soon("resume", queue.resume());
+        if context.call(call).await.is_some() {
             return context.history.resumed(resuming);
         }
         if context.is_ending() {

@@ -74,7 +74,8 @@ pub(super) async fn run(context: Context) {
     let scheduler = scheduler(&context);
     while !context.is_ending() {
         for task in &TASKS {
-            context.call(scheduler.set(task.task())).await;
+            let setting = scheduler.set(task.task());
+            context.call(context.history.soon("set", setting)).await;
         }
         let (stop, until) = (
             Stop::new(),
@@ -83,7 +84,11 @@ pub(super) async fn run(context: Context) {
                     .runtime
                     .between(Duration::from_millis(100), Duration::from_secs(15)),
         );
-        let rounds = context.call(scheduler.run(&stop));
+        let rounds = async {
+            let from = context.server.time();
+            context.call(scheduler.run(&stop)).await;
+            context.history.scheduled(from, context.server.time());
+        };
         let work = async {
             while !context.is_ending() && context.runtime.now() < until {
                 work(&context).await;
@@ -92,8 +97,8 @@ pub(super) async fn run(context: Context) {
         };
         // The scheduler may be left, or be stopped.
         match select(pin!(rounds), pin!(work)).await {
-            Either::Left((_, work)) => work.await,
-            Either::Right(((), rounds)) => drop(rounds.await),
+            Either::Left(((), work)) => work.await,
+            Either::Right(((), rounds)) => rounds.await,
         }
     }
 }
@@ -179,10 +184,9 @@ async fn audited(context: &Context) -> lockapi::Result<()> {
     for task in scheduler.list().await? {
         let recurring = TASKS.iter().find(|it| it.name == task.name);
         let log = log(&*scheduler, &task.name).await?;
-        if let Some(Recurring { every, overlap, .. }) = recurring {
-            context
-                .history
-                .check_log(&task.name, (*every, *overlap), &log);
+        if let Some(it) = recurring {
+            let rules = (it.every, it.misfire, it.overlap);
+            context.history.check_log(&task.name, rules, &log);
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use lockapi::queue::{Delivery, Job, Unhandled};
 use lockapi::worker::{self, Failed, Observe, Worker, WorkerOptions};
 
 use super::{Context, asked, jobs, results, transactions};
-use crate::history::Entry;
+use crate::history::{Attempt, Entry, Tally};
 use crate::runtime::Time;
 
 /// The queue that workers run.
@@ -46,14 +46,19 @@ struct Handlers {
     /// When the worker was told to stop, and for how long they may go on then.
     stopped: Arc<OnceLock<Time>>,
     grace: Duration,
+    tally: Tally,
+    /// Whether somebody else runs them.
+    spawned: bool,
 }
 
 /// One that runs, until this is dropped.
 struct Handler(Arc<AtomicUsize>);
 
 impl Handlers {
-    fn new(most: usize, grace: Duration) -> Self {
+    fn new(most: usize, grace: Duration, spawned: bool) -> Self {
         Self {
+            spawned,
+            tally: Tally::default(),
             running: Arc::default(),
             most,
             stopped: Arc::default(),
@@ -138,7 +143,9 @@ pub(super) async fn run(context: Context) {
         let grace = context
             .runtime
             .between(Duration::from_millis(1), Duration::from_secs(5));
-        let running = Handlers::new(concurrency, grace);
+        let spawned = context.coin();
+        let running = Handlers::new(concurrency, grace, spawned);
+        let tally = running.tally.clone();
         let other_running = running.clone();
         let [stopped, stopped_at] = [(); 2].map(|()| Arc::clone(&running.stopped));
         let mut work = Worker::new(queue.clone())
@@ -162,7 +169,7 @@ pub(super) async fn run(context: Context) {
         if context.coin() {
             work = work.prefetch(context.runtime.draw(|random| random.usize(0..=16)));
         }
-        if context.coin() {
+        if spawned {
             let spawning = context.clone();
             work = work.spawn_with(move |work| {
                 // Some cannot be spawned.
@@ -196,8 +203,10 @@ pub(super) async fn run(context: Context) {
             let promise = "a worker that is to stop ends after its grace";
             context.runtime.violate(promise, what);
         }
-        if let Either::Left((Some(Err(error)), _)) = ran {
-            context.history.failed(&error);
+        match ran {
+            Either::Left((Some(Ok(summary)), _)) => context.history.ended(&summary, &tally),
+            Either::Left((Some(Err(error)), _)) => context.history.failed(&error),
+            _ => {}
         }
     }
 }
@@ -206,7 +215,8 @@ pub(super) async fn run(context: Context) {
 pub(super) async fn work_on(context: &Context, queue: &str, name: &'static str, stop: &Stop) {
     let queue = context.backend().queue(queue).expect("a queue");
     let concurrency = context.runtime.draw(|random| random.usize(1..=8));
-    let running = Handlers::new(concurrency, Duration::from_secs(20));
+    let running = Handlers::new(concurrency, Duration::from_secs(20), false);
+    let tally = running.tally.clone();
     let handling = context.clone();
     let work = Worker::new(queue)
         .handle(name, move |job: u64, cx: worker::Context| {
@@ -220,9 +230,12 @@ pub(super) async fn work_on(context: &Context, queue: &str, name: &'static str, 
         )
         .options(WorkerOptions::default().backoff(backoff(context)))
         .observe(Observer(context.clone()));
-    if let Err(error) = work.run(stop).await {
-        context.history.failed(&error);
-        context.rest(Duration::from_millis(100)).await;
+    match work.run(stop).await {
+        Ok(summary) => context.history.ended(&summary, &tally),
+        Err(error) => {
+            context.history.failed(&error);
+            context.rest(Duration::from_millis(100)).await;
+        }
     }
 }
 
@@ -275,6 +288,7 @@ async fn handle(
     let _running = running.begin(&context);
     let token = cx.delivery().ticket().token;
     let entry = began(&context, job, &cx);
+    let mut attempt = attempt(&context, job, &cx, running.spawned);
     let most = match quick {
         true if context.runtime.happens(0.03) => Duration::from_secs(30),
         true => Duration::from_millis(1),
@@ -289,6 +303,7 @@ async fn handle(
         && transactions::complete(&context, job, cx.delivery()).await
     {
         drop(entry);
+        attempt.ends();
         return after(&context);
     }
     drop(entry);
@@ -297,20 +312,32 @@ async fn handle(
         context.history.puts_off(job, asked, time);
         time
     };
-    match context.runtime.draw(|random| random.u8(..20)) {
+    let drawn = context.runtime.draw(|random| random.u8(..20));
+    if drawn != 4 {
+        attempt.ends();
+    }
+    let tally = &running.tally;
+    match drawn {
         0 => {
+            tally.failed();
             put_off(BACKOFF);
             panic!("a handler of the simulation")
         }
-        1 => Err(Failed::retry_after(
-            "again",
-            put_off(Duration::from_millis(200)),
-        )),
+        1 => {
+            tally.failed();
+            let time = put_off(Duration::from_millis(200));
+            Err(Failed::retry_after("again", time))
+        }
         2 => {
+            tally.failed();
             put_off(BACKOFF);
             Err(Failed::retry("again"))
         }
-        3 => Err(Failed::snooze(put_off(Duration::from_millis(500)))),
+        3 => {
+            tally.snoozed();
+            context.history.uncounted(job);
+            Err(Failed::snooze(put_off(Duration::from_millis(500))))
+        }
         4 => {
             // The server may still have it when this process takes it for lost.
             context.history.ack(job, token);
@@ -322,8 +349,9 @@ async fn handle(
             Ok(())
         }
         _ => {
+            tally.done();
             context.history.ack(job, token);
-            context.history.handled(job, token);
+            context.history.handled(job, token, running.spawned);
             Ok(())
         }
     }
@@ -340,6 +368,14 @@ fn began(context: &Context, job: u64, cx: &worker::Context) -> Option<Entry> {
     history.delivered(job, context.program, (token, made), Arc::new(held))
 }
 
+/// It is an attempt, or not.
+fn attempt(context: &Context, job: u64, cx: &worker::Context, spawned: bool) -> Attempt {
+    let (history, delivery) = (&context.history, cx.delivery());
+    history.counts(job, delivery.attempt());
+    let token = delivery.ticket().token;
+    history.attempt((job, token), context.program, spawned)
+}
+
 /// Keeps no place for long.
 async fn handle_soon(
     context: Context,
@@ -349,17 +385,21 @@ async fn handle_soon(
 ) -> Result<(), Failed> {
     let _running = running.begin(&context);
     let entry = began(&context, job, &cx);
+    let mut attempt = attempt(&context, job, &cx, running.spawned);
     context.rest(Duration::from_secs(1)).await;
     drop(entry);
+    attempt.ends();
     let token = cx.delivery().ticket().token;
     if context.runtime.happens(0.1) {
         let asked = (token, asked(&context));
+        running.tally.failed();
         context.history.puts_off(job, asked, BACKOFF);
         return Err(Failed::retry("again"));
     }
     results::set(&context, job, cx.delivery());
+    running.tally.done();
     context.history.ack(job, token);
-    context.history.handled(job, token);
+    context.history.handled(job, token, running.spawned);
     Ok(())
 }
 

@@ -20,6 +20,9 @@ use crate::runtime::{ProgramId, Runtime, Time};
 /// When the clock of the server began: microseconds since 1970.
 const EPOCH: i64 = 1_767_225_600_000_000;
 
+/// The clock of limits is ahead of that of the server by so many microseconds in the tables.
+const LIMITS_AHEAD: i64 = 24 * 3600 * 1_000_000;
+
 /// What a client is answered; nothing when its connection has ended.
 type Answer = oneshot::Sender<Result<Rows, Failure>>;
 
@@ -37,6 +40,8 @@ pub(crate) struct SeenJob {
     pub(crate) queue: String,
     /// The token of its delivery, and the end of its lease, if that runs.
     pub(crate) delivery: Option<(i64, i64)>,
+    /// For how long it has been due, if nobody has ever had it, and no transaction has locked it.
+    pub(crate) new_for: Option<Duration>,
 }
 
 /// What a client sends.
@@ -382,15 +387,50 @@ impl Server {
     pub(crate) fn jobs(&self) -> Seen {
         let state = self.lock();
         let at = clock(&state, self.runtime.now());
-        let sights = state.model.state().jobs().sights();
-        let jobs = sights.map(|job| SeenJob {
+        let tables = state.model.state().jobs();
+        let jobs = tables.sights().map(|job| SeenJob {
             id: job.id,
+            new_for: u64::try_from(at - job.due)
+                .ok()
+                .filter(|_| job.delivery.is_none() && !state.judges.was_issued(job.id))
+                .filter(|_| !tables.is_row_locked(job.id))
+                .map(Duration::from_micros),
             queue: job.queue.queue.clone(),
             delivery: job.delivery.filter(|(_, until)| *until > at),
         });
         Seen {
             jobs: jobs.collect(),
         }
+    }
+
+    /// The tokens of all that is held of a key of leases, permits and terms.
+    pub(crate) fn holders(&self, key: &str) -> Vec<i64> {
+        let state = self.lock();
+        let tables = state.model.state();
+        let passed = clock(&state, self.runtime.now()) - tables.now;
+        let held = tables.slots_held("default", key).into_iter();
+        let held = held.filter(|(_, holder)| holder.remaining > passed);
+        held.map(|(_, holder)| holder.fence).collect()
+    }
+
+    /// The tokens of deliveries whose leases have ended.
+    pub(crate) fn ended_deliveries(&self) -> Vec<i64> {
+        let state = self.lock();
+        let at = clock(&state, self.runtime.now());
+        let deliveries = state.model.state().jobs().sights();
+        let ended = deliveries.filter_map(|job| job.delivery);
+        let ended = ended.filter(|(_, until)| *until <= at);
+        ended.map(|(token, _)| token).collect()
+    }
+
+    /// How much time of a limit is owed.
+    pub(crate) fn owed(&self, key: &str) -> Duration {
+        let state = self.lock();
+        let at = clock(&state, self.runtime.now());
+        let arrival = state.model.state().limit("default", key);
+        let arrival = arrival.map_or(0, |level| level.tat);
+        let owed = arrival.saturating_sub((at + LIMITS_AHEAD) * 1000);
+        Duration::from_nanos(owed.max(0).unsigned_abs())
     }
 
     /// The connections of a process that has ended; the server finds out sooner or later.

@@ -21,6 +21,8 @@ pub struct Sight<'a> {
     pub unique: &'a str,
     /// While it is parked: when it is due, in microseconds since 1970.
     pub parked: Option<i64>,
+    /// When it is due, or its lease ends, in microseconds since 1970.
+    pub due: i64,
     /// How often it was delivered.
     pub attempt: i64,
     /// The token of its latest delivery, and when the lease of that ends.
@@ -118,6 +120,7 @@ impl Jobs {
             key: live.other_key(),
             unique: &live.unique_key,
             parked: live.due_at,
+            due: live.run_at,
             attempt: live.attempt,
             delivery: live.running.map(|it| (it.token, it.lease_until)),
         })

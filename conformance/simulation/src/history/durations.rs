@@ -1,0 +1,59 @@
+//! How long calls take that are not told how long to wait.
+
+use std::future::Future;
+use std::time::Duration;
+
+use lockapi::Result;
+
+use super::History;
+use super::uses::SOON;
+use crate::runtime::Time;
+
+/// The longest time limit of a statement that programs have.
+const LIMIT: Duration = Duration::from_secs(5);
+/// A call without a time limit of its own takes about twice as long, whatever the network does.
+const TWICE: Duration = Duration::from_secs(11);
+
+impl History {
+    /// A call of this name that waits for nobody.
+    pub(crate) async fn soon<T>(
+        &self,
+        name: &'static str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let asked = self.runtime.now();
+        let answer = call.await;
+        self.took_time(name, asked, Duration::ZERO);
+        answer
+    }
+
+    /// A call of this name that waits as long as it is to.
+    pub(crate) async fn until<T>(
+        &self,
+        name: &'static str,
+        most: Duration,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let asked = self.runtime.now();
+        let answer = call.await;
+        self.took_time(name, asked, most.mul_f64(1.015));
+        answer
+    }
+
+    fn took_time(&self, name: &'static str, asked: Time, waits: Duration) {
+        let took = self.runtime.now().saturating_sub(asked);
+        let most = match () {
+            // A row may be locked by a transaction.
+            () if self.undisturbed && self.checks_in => LIMIT + SOON,
+            () if self.undisturbed => SOON,
+            () if self.prompt => TWICE,
+            () => return,
+        };
+        if took > most + waits {
+            let what = format!("{name} took {took:?}");
+            let promise =
+                "a call ends within twice the time limit, and at once where nothing fails";
+            self.runtime.violate(promise, what);
+        }
+    }
+}
