@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
+use super::catch_panic::contained;
 use super::driver::Driver;
 use crate::driver::BackgroundTask;
 
@@ -62,7 +63,7 @@ impl Tasks {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Returns once all have ended.
+    /// Returns once all have ended. A waker that panics would do so in the last of them, or keep others who wait from being woken.
     pub(super) async fn ended(&self) {
         loop {
             // Created before the count is read, so an end in between still wakes it.
@@ -70,7 +71,7 @@ impl Tasks {
             if self.running.load(Ordering::Acquire) == 0 {
                 return;
             }
-            ended.await;
+            contained(ended).await;
         }
     }
 }
@@ -80,5 +81,19 @@ impl Drop for Running {
         if self.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.ended.notify_waiters();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::is_woken_beside_a_panic;
+
+    #[test]
+    fn a_waker_that_panics_ends_no_task_and_wakes_the_others() {
+        let tasks = Arc::new(Tasks::default());
+        let running = tasks.enter();
+        let woken = is_woken_beside_a_panic(tasks.ended(), tasks.ended(), || drop(running));
+        assert!(woken);
     }
 }
