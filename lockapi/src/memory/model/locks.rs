@@ -217,6 +217,15 @@ impl ModelState {
         self.queues.get(&lock).map_or(0, VecDeque::len)
     }
 
+    /// The advisory locks that a session holds.
+    #[must_use]
+    pub fn locks_of(&self, session: u64) -> Vec<LockId> {
+        let held = self.locks.keys().filter(|lock| self.holds(**lock, session));
+        let mut held: Vec<_> = held.copied().collect();
+        held.sort_unstable_by_key(|lock| lock.key);
+        held
+    }
+
     /// How many advisory locks are held.
     #[must_use]
     pub fn locks(&self) -> usize {
