@@ -1,0 +1,55 @@
+//! Statements that are cancelled because their clients have left.
+
+use lockapi::driver::{Row, Rows, Value};
+use lockapi::{Failure, Report};
+
+use super::{Server, Statement};
+
+/// What tells a client which process its session has, and since when: here its number, and no time.
+const SETTINGS: &str = "engine.session_settings";
+
+/// With the process of the session, if that is what is asked for; the model has none.
+pub(super) fn with_process(statement: &Statement, session: u64, rows: Rows) -> Rows {
+    if statement.request.name() != SETTINGS {
+        return rows;
+    }
+    let process = |mut row: Row| {
+        let process = Value::Int(i64::try_from(session).unwrap_or_default());
+        if let Some(place) = row.0.get_mut(2) {
+            *place = process;
+        }
+        row
+    };
+    rows.into_iter().map(process).collect()
+}
+
+impl Server {
+    /// Cancels what these sessions run: all of their clients have left.
+    pub(super) fn cancel(&self, processes: &[i64]) {
+        for process in processes {
+            let session = process.unsigned_abs();
+            let mut state = self.lock();
+            let Some(it) = state.sessions.get_mut(&session) else {
+                continue;
+            };
+            let (left, abandoned) = (it.left, it.abandoned);
+            let running = it.running.take();
+            *state.struck.entry("cancelled").or_default() += u64::from(running.is_some());
+            drop(state);
+            let Some(running) = running else {
+                continue;
+            };
+            if !left {
+                let what = running.statement.request.name();
+                let promise = "nothing is cancelled of whoever waits for it";
+                self.runtime.violate(promise, what);
+            }
+            let report = Report::new(Some("57014".to_owned()), "cancelled by a client");
+            self.answer(session, running.answer, Err(Failure::reported(report)));
+            if abandoned {
+                self.end(session, None);
+            }
+            self.go_on(session);
+        }
+    }
+}
