@@ -210,6 +210,17 @@ fn lock_timeout(call: &Call<'_>) -> Option<Duration> {
     Some(Duration::from_millis(millis))
 }
 
+/// The processes whose statements are to be cancelled.
+fn cancels(call: &Call<'_>) -> Vec<i64> {
+    if call.name() != "engine.cancel" {
+        return Vec::new();
+    }
+    match call.query().1.into_iter().next() {
+        Some(Value::Ints(processes)) => processes,
+        _ => Vec::new(),
+    }
+}
+
 impl Connection for Client {
     async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
         let statement = Statement {
@@ -217,6 +228,7 @@ impl Connection for Client {
             needs: needs(&call),
             checks: checks(&call),
             lock_timeout: lock_timeout(&call),
+            cancels: cancels(&call),
             request: Request::new(call).into(),
         };
         let answer = self.server.send(self.session, Message::Call(statement));

@@ -57,20 +57,24 @@ pub(crate) enum Fault {
     Hush,
     /// A background task of the library ends before its time, as after a panic.
     Task,
+    /// A process closes its backend while calls are under way, and opens another one.
+    Close,
 }
 
-/// What makes no call fail and takes nothing from anybody who holds it, but a lease where tasks are blocked.
-const HARMLESS: [Fault; 6] = [
+/// What makes no call fail and takes nothing from anybody who holds it, but a lease where tasks are blocked, and calls of a process
+/// that closes.
+const HARMLESS: [Fault; 7] = [
     Fault::Deaf,
     Fault::Leave,
     Fault::Drift,
     Fault::Waker,
     Fault::Block,
     Fault::Copy,
+    Fault::Close,
 ];
 
 impl Fault {
-    pub(crate) const ALL: [Self; 24] = [
+    pub(crate) const ALL: [Self; 25] = [
         Self::Delay,
         Self::CutBefore,
         Self::CutAfter,
@@ -95,6 +99,7 @@ impl Fault {
         Self::Copy,
         Self::Hush,
         Self::Task,
+        Self::Close,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -123,6 +128,7 @@ impl Fault {
             Self::Copy => "copy",
             Self::Hush => "hush",
             Self::Task => "task",
+            Self::Close => "close",
         }
     }
 
@@ -144,7 +150,7 @@ impl Fault {
 }
 
 /// What the tasks of programs do.
-pub(crate) const KINDS: [&str; 26] = [
+pub(crate) const KINDS: [&str; 35] = [
     "mutex",
     "rw-lock",
     "lock-owner",
@@ -171,10 +177,32 @@ pub(crate) const KINDS: [&str; 26] = [
     "result-push",
     "result-work",
     "result-drain",
+    "trial-push",
+    "trial-work",
+    "operator",
+    "mutex-set",
+    "charge",
+    "watch",
+    "alone",
+    "timetable",
+    "unique",
 ];
 
 /// Those that are drawn last: without them a seed gives what it gave before they were there.
-const LATER: [&str; 3] = ["result-push", "result-work", "result-drain"];
+const LATER: [&str; 12] = [
+    "result-push",
+    "result-work",
+    "result-drain",
+    "trial-push",
+    "trial-work",
+    "operator",
+    "mutex-set",
+    "charge",
+    "watch",
+    "alone",
+    "timetable",
+    "unique",
+];
 
 /// What a runtime is made of.
 #[derive(Clone, Debug, PartialEq)]

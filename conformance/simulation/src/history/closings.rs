@@ -38,17 +38,18 @@ impl History {
         self.undisturbed
     }
 
-    /// What a process holds, by what it was granted.
+    /// What a process holds, by what it was granted, and has not lost by its clock: of that nobody knows whether a renewal was late.
     pub(crate) fn holdings(&self, program: ProgramId) -> Vec<Holding> {
+        let holds = |hold: &&Hold| hold.program == program && (hold.held)();
         let state = self.lock();
         let places = state.places.iter();
         let of_places = places.flat_map(|((kind, key), place)| {
-            let open = place.open.values().filter(|hold| hold.program == program);
+            let open = place.open.values().filter(holds);
             open.map(|hold| (*kind, key.clone(), hold.token))
         });
         let jobs = state.jobs.iter();
         let of_jobs = jobs.flat_map(|(job, known)| {
-            let open = known.open.values().filter(|hold| hold.program == program);
+            let open = known.open.values().filter(holds);
             open.map(|hold| ("job", job.to_string(), hold.token))
         });
         of_places.chain(of_jobs).collect()

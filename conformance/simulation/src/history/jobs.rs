@@ -44,7 +44,7 @@ pub(super) struct Job {
     limit: Option<Limit>,
     push: Push,
     /// When the push was sent and answered.
-    pushed: (Time, Time),
+    pub(super) pushed: (Time, Time),
     pub(super) deliveries: u64,
     /// When its acknowledgement was sent and answered.
     acked: Option<(Time, Time)>,
@@ -533,7 +533,9 @@ impl History {
         let state = self.lock();
         let is_there = state.jobs.get(&job).is_some_and(|known| {
             let undone = known.acked.is_none() && known.unsure.is_empty();
-            known.is_pushed(asked, &state) && undone
+            // A dead letter is not there.
+            let lives = !state.trials.contains_key(&job);
+            known.is_pushed(asked, &state) && undone && lives
         });
         let exact = !state.is_lost((asked, now));
         drop(state);

@@ -1,9 +1,11 @@
 //! What the tasks of all processes saw, checked while they see it.
 
 mod attempts;
+mod closings;
 mod durations;
 mod expiries;
 mod jobs;
+mod levels;
 mod numbers;
 mod pauses;
 mod priorities;
@@ -14,11 +16,13 @@ mod retries;
 mod runs;
 mod stamps;
 mod tallies;
+mod trials;
 mod turns;
 mod uses;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -30,8 +34,10 @@ use crate::plan::{Fault, Plan};
 use crate::runtime::{ProgramId, Runtime, Time};
 pub(crate) use attempts::Attempt;
 use attempts::Ended;
+pub(crate) use closings::Holding;
 pub(crate) use jobs::Group;
 use jobs::Job;
+pub(crate) use levels::{Level, Sent};
 pub(crate) use numbers::Run;
 use pauses::Pauses;
 use priorities::Prioritized;
@@ -41,6 +47,8 @@ use results::{Drains, Results};
 pub(crate) use runs::Delivered;
 use runs::Runs;
 pub(crate) use tallies::Tally;
+use trials::Trial;
+pub(crate) use trials::Trying;
 use turns::Turns;
 use uses::Uses;
 use waits::Waits;
@@ -56,15 +64,19 @@ fn is_session(kind: &str) -> bool {
 /// The tasks that wait for locks of sessions other than those that are shared, and for how many.
 const LOCKS: [(&str, u32); 3] = [("mutex", 3), ("lock-owner", 2), ("relay", 6)];
 
-/// How many of them a process may wait for while it waits for another.
-fn locks_of(plan: &Plan) -> u32 {
+/// How many of them a process may wait for while it waits for another; nobody knows where sets are locked, which have some while they
+/// wait for the rest.
+fn locks_of(plan: &Plan) -> Option<u32> {
+    if plan.has_kind("mutex-set") {
+        return None;
+    }
     let others = LOCKS.iter().filter(|(kind, _)| plan.has_kind(kind));
     let shared = match plan.has_kind("rw-lock") {
         true if plan.by_readers => 1,
         true => 3,
         false => 0,
     };
-    (others.map(|(_, keys)| keys).sum::<u32>() + shared).saturating_sub(1)
+    Some((others.map(|(_, keys)| keys).sum::<u32>() + shared).saturating_sub(1))
 }
 
 /// How a guard says whether it is still held.
@@ -140,6 +152,7 @@ struct State {
     results: BTreeMap<u64, Results>,
     /// Of their queue.
     drains: Drains,
+    trials: BTreeMap<u64, Trial>,
     /// Nanoseconds at which a permit was taken, and of which quota.
     permits: BTreeMap<String, Vec<(i64, Quota)>>,
     ids: BTreeMap<&'static str, RangeInclusiveSet<i64>>,
@@ -182,7 +195,7 @@ impl State {
     }
 }
 
-/// A history; clones are one and the same.
+/// A history; clones are one and the same, but for the process that they belong to.
 #[derive(Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is of its own")]
 pub(crate) struct History {
@@ -203,7 +216,7 @@ pub(crate) struct History {
     /// Whether notifications may be lost.
     deaf: bool,
     /// How many locks a process may wait for at once beyond the first.
-    locks_waited_for: u32,
+    locks_waited_for: Option<u32>,
     /// Whether nothing holds anybody up, and one lock is all that those who share locks wait for.
     one_lock: bool,
     /// Whether timers of processes run in time.
@@ -218,6 +231,8 @@ pub(crate) struct History {
     stepped: bool,
     /// Whether another server may take over.
     replaced: bool,
+    /// Whether its process closes, or has closed.
+    closing: Arc<AtomicBool>,
 }
 
 /// An entry that ends when it is dropped.
@@ -249,8 +264,14 @@ impl History {
             state: Arc::default(),
             runtime: runtime.clone(),
             flawless: plan.has_only(&[]),
-            tells_all: plan.has_only(&[]) && !plan.has(Fault::Leave) && !plan.has(Fault::Waker),
-            answers: plan.has_only(&[]) && !plan.has(Fault::Block) && !plan.has(Fault::Waker),
+            tells_all: plan.has_only(&[])
+                && ![Fault::Leave, Fault::Waker, Fault::Close]
+                    .iter()
+                    .any(|fault| plan.has(*fault)),
+            answers: plan.has_only(&[])
+                && ![Fault::Block, Fault::Waker, Fault::Close]
+                    .iter()
+                    .any(|fault| plan.has(*fault)),
             undisturbed,
             in_order: undisturbed && !plan.has(Fault::Waker),
             one_lock: undisturbed
@@ -267,6 +288,7 @@ impl History {
             prompt: !plan.has(Fault::Block) && !plan.has(Fault::Stop),
             stepped: plan.has(Fault::Step),
             replaced: plan.has(Fault::FailOver) || plan.has(Fault::Promote),
+            closing: Arc::default(),
         }
     }
 
@@ -306,13 +328,16 @@ impl History {
         let acquires = ["acquire", "campaign", "lock", "connect"];
         let acquires = acquires.iter().any(|it| error.operation().contains(it));
         // A transaction of a program that has left stays open for as long as the server does not know.
-        let is_locked = self.checks_in && error.sqlstate() == Some("55P03");
+        let is_locked = error.sqlstate() == Some("55P03")
+            || error.to_string().contains("locked by an open transaction");
+        let is_locked = self.checks_in && is_locked;
         let late = match error.kind() {
             _ if is_locked => true,
             ErrorKind::Unavailable => self.blocked && acquires,
             ErrorKind::TimedOut | ErrorKind::Indeterminate => self.blocked,
             _ => false,
         };
+        let late = late || self.is_closing();
         // Where all that fails is to connect, nothing was sent.
         let unsure = error.kind() == ErrorKind::Indeterminate && self.sessions_last && !late;
         if impossible || unsure {
@@ -331,7 +356,7 @@ impl History {
         } else {
             self.leases_last
         };
-        if lasts {
+        if lasts && !self.is_closing() {
             let what = format!("{kind} {key}");
             self.runtime
                 .violate("nothing is lost without a cause", what);
@@ -347,7 +372,7 @@ impl History {
                 .violate("errors say what happened", format!("{error:?}"));
         }
         let ends = matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Deadlock);
-        if self.sessions_last && had && !ends {
+        if self.sessions_last && had && !ends && !self.is_closing() {
             self.runtime
                 .violate("nothing fails without a cause", format!("{error:?}"));
         }
@@ -378,7 +403,7 @@ impl History {
 
     /// Whether nothing can fail, so that all answers have to agree.
     pub(crate) fn is_flawless(&self) -> bool {
-        self.flawless
+        self.flawless && !self.is_closing()
     }
 
     /// A part of a lock, a lease or a semaphore was granted; `asked` is when the call began. A token of zero is none.

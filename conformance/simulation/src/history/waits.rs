@@ -67,6 +67,7 @@ impl History {
 
     /// A lock that was released while somebody waited.
     fn lock_waits(&self, state: &mut State) -> Option<String> {
+        let most = RELEASED + TURN * self.locks_waited_for?;
         let now = self.runtime.now();
         let is_free = |name: &(&'static str, String)| {
             let place = state.places.get(name);
@@ -81,7 +82,6 @@ impl History {
         });
         let locks: BTreeMap<_, _> = free.collect();
         let mut late = locks.iter();
-        let most = RELEASED + TURN * self.locks_waited_for;
         let late = late.find(|(_, since)| now.saturating_sub(**since) > most);
         let what = late.map(|(name, since)| format!("{name:?} is free since {since:?}"));
         state.waits.locks = locks;

@@ -67,8 +67,8 @@ pub(crate) struct Judges {
     program: Option<ProgramId>,
     /// Who got the deliveries of each job.
     issued: FxHashMap<i64, Vec<ProgramId>>,
-    /// When each delivery was made, by its token.
-    made: FxHashMap<i64, Time>,
+    /// When each delivery was made, by its token, and for whom.
+    made: FxHashMap<i64, (Time, Option<ProgramId>)>,
     /// Of everything that one alone can hold: the token of the holder that has written last.
     writers: BTreeMap<(&'static str, String), i64>,
 }
@@ -159,7 +159,12 @@ impl Judges {
 
     /// When a delivery was made.
     pub(crate) fn made(&self, token: i64) -> Option<Time> {
-        self.made.get(&token).copied()
+        self.made.get(&token).map(|(at, _)| *at)
+    }
+
+    /// For which process a delivery was made.
+    pub(crate) fn made_for(&self, token: i64) -> Option<ProgramId> {
+        self.made.get(&token).and_then(|(_, program)| *program)
     }
 
     /// A transaction was committed in which these were checked in: nobody has written after a later holder.
@@ -263,7 +268,7 @@ impl Judges {
             {
                 let of_job = self.issued.entry(sight.id).or_default();
                 of_job.extend(self.program);
-                self.made.entry(issued).or_insert(now);
+                self.made.entry(issued).or_insert((now, self.program));
             }
             self.count(before, -1);
             self.count(Some(seen), 1);

@@ -11,7 +11,7 @@ use lockapi::lease::LeaseOptions;
 use lockapi::mutex::ReadGuard;
 use lockapi::{Error, Fence, LeaseGuard, MutexGuard, Result};
 
-use super::{Context, asked, transactions};
+use super::{Context, asked, owners, transactions};
 use crate::history::{Held, Part};
 use crate::plan::Fault;
 
@@ -157,7 +157,11 @@ pub(super) fn manner(context: &Context) -> u8 {
     context.runtime.draw(|random| random.u8(..3))
 }
 
+/// How long somebody waits at most; some do not wait.
 pub(super) fn patience(context: &Context) -> Duration {
+    if context.runtime.happens(0.05) {
+        return Duration::ZERO;
+    }
     context
         .runtime
         .between(Duration::from_millis(1), Duration::from_secs(5))
@@ -289,8 +293,9 @@ pub(super) async fn until_ending<T>(
     context: &Context,
     call: impl Future<Output = Option<T>>,
 ) -> Option<T> {
+    // The library has to answer it when its backend is closed.
     let ends = async {
-        while !context.is_ending() {
+        while !context.is_over() || context.history.is_closing() {
             context.runtime.sleep(Duration::from_millis(500)).await;
         }
     };
@@ -419,11 +424,20 @@ pub(super) async fn election(context: Context) {
             .expect("a key");
         let using = context.history.uses("election", "chief");
         let began = asked(&context);
-        let guard = if context.coin() {
-            let trying = using.tried(election.try_campaign());
-            context.call(trying).await.flatten()
-        } else {
-            within(&context, election.campaign()).await
+        let guard = match manner(&context) {
+            0 => {
+                let trying = using.tried(election.try_campaign());
+                context.call(trying).await.flatten()
+            }
+            1 => {
+                let most = patience(&context);
+                timed(
+                    &context,
+                    using.within(most, election.campaign_timeout(most)),
+                )
+                .await
+            }
+            _ => within(&context, election.campaign()).await,
         };
         if let Some(guard) = guard {
             hold(&context, "election", "chief", Part::WHOLE, began, guard).await;
@@ -442,10 +456,13 @@ pub(super) async fn leased_mutex(context: Context) {
             .expect("a key");
         let using = context.history.uses("leased mutex", key);
         let began = asked(&context);
-        let guard = if context.coin() {
-            context.call(using.tried(mutex.try_lock())).await.flatten()
-        } else {
-            within(&context, mutex.lock()).await
+        let guard = match manner(&context) {
+            0 => context.call(using.tried(mutex.try_lock())).await.flatten(),
+            1 => {
+                let most = patience(&context);
+                timed(&context, using.within(most, mutex.lock_timeout(most))).await
+            }
+            _ => within(&context, mutex.lock()).await,
         };
         if let Some(guard) = guard {
             hold(&context, "leased mutex", key, Part::WHOLE, began, guard).await;
@@ -463,7 +480,7 @@ pub(super) async fn audit(context: &Context) {
             .runtime
             .violate("all can be had in the end", format!("{what}: {error:?}"));
     };
-    for key in ["a", "b", "c", "x", "y"] {
+    for key in ["a", "b", "c", "x", "y", "z"] {
         match backend
             .mutex(key)
             .expect("a key")
@@ -499,6 +516,13 @@ pub(super) async fn audit(context: &Context) {
         {
             Ok(guard) => drop(guard),
             Err(error) => failed("leased mutex", error),
+        }
+    }
+    for key in owners::SHARED {
+        let lock = backend.rw_lock(key).expect("a key");
+        match lock.write_timeout(IN_THE_END).await {
+            Ok(guard) => drop(guard),
+            Err(error) => failed("rw_lock", error),
         }
     }
     match backend

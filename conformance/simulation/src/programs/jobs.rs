@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockapi::ErrorKind;
 use lockapi::queue::{Claim, Delivery, Job, Priority, Queue};
 
-use super::{Context, asked, few, groups, limited, results, transactions};
+use super::{Context, asked, few, groups, limited, results, transactions, trials};
 use crate::history::Held;
 use crate::plan::Fault;
 use crate::runtime::Time;
@@ -56,7 +56,7 @@ pub(super) async fn push(context: Context) {
             push_again(&context, &*queue, (number, pushed), job).await;
         } else if let Some(id) = pushed.filter(|_| context.runtime.happens(0.1)) {
             context.rest(Duration::from_secs(1)).await;
-            cancel(&context, &*queue, number, id).await;
+            cancel(&context, &*queue, &[(number, id)]).await;
         }
         context.rest(Duration::from_secs(1)).await;
     }
@@ -96,24 +96,35 @@ async fn push_again(
 /// What a cancellation is told to the history by: later than all deliveries.
 const CANCELLED: i64 = i64::MAX - 1;
 
-/// Cancels a job, which somebody may have.
-async fn cancel(context: &Context, queue: &dyn Queue, number: u64, id: i64) {
+/// Cancels jobs, which somebody may have.
+pub(super) async fn cancel(context: &Context, queue: &dyn Queue, jobs: &[(u64, i64)]) {
     let asked = (CANCELLED, asked(context));
-    context.history.ack(number, CANCELLED);
-    let cancelling = context.history.soon("cancel", queue.cancel(vec![id]));
+    for (number, _) in jobs {
+        context.history.ack(*number, CANCELLED);
+    }
+    let ids = jobs.iter().map(|(_, id)| *id).collect();
+    let cancelling = context.history.soon("cancel", queue.cancel(ids));
     match context.outcome(cancelling).await {
-        Some(Ok(cancelled)) if cancelled.is_empty() => {
-            context.history.not_cancelled(number, asked);
+        Some(Ok(cancelled)) => {
+            for (number, id) in jobs {
+                if cancelled.contains(id) {
+                    context.history.acked(*number, asked, Ok(()));
+                } else {
+                    context.history.not_cancelled(*number, asked);
+                }
+            }
         }
-        Some(Ok(_)) => context.history.acked(number, asked, Ok(())),
         Some(Err(error)) => {
             // A transaction whose program has left keeps its locks until the server finds out.
             if error.kind() != ErrorKind::TimedOut || !context.plan.has_kind(transactions::KIND) {
                 context.history.failed(&error);
             }
-            context.history.acked(number, asked, Err(&error));
+            // Of several, some may be cancelled.
+            if jobs.len() == 1 {
+                context.history.acked(jobs[0].0, asked, Err(&error));
+            }
         }
-        // It may have been cancelled.
+        // They may have been cancelled.
         None => {}
     }
 }
@@ -385,6 +396,7 @@ pub(super) async fn audit(context: &Context) {
     }
     results::audit(context).await;
     few::audit(context).await;
+    trials::audit(context).await;
     context.history.check_priorities();
     context.history.check_jobs(|job| {
         context.server.model(|model| {

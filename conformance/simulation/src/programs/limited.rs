@@ -97,6 +97,9 @@ async fn takes_what_is_due(context: &Context) {
         // Nobody sets a limit.
         return;
     }
+    if context.history.is_closing() {
+        return;
+    }
     // One process after the other, so that the last has nobody beside it who would take what it does not.
     let nth = u32::try_from(context.program.0 % 8).unwrap_or_default();
     context.runtime.sleep(APART * nth).await;

@@ -3,11 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::Either;
-use lockapi::mutex::LockOwner;
 use lockapi::{Error, Result};
 
-use super::holders::{Guard, Shared, hold, manner, patience, until_ending};
+use super::holders::{hold, manner, patience, until_ending};
 use super::{Context, asked};
 use crate::history::Part;
 
@@ -119,73 +117,6 @@ pub(super) async fn rw_lock(context: Context) {
             drop(alone);
         }
         drop(using);
-        context.rest(Duration::from_millis(200)).await;
-    }
-}
-
-/// Takes two locks in any order; one of those who wait for each other is told.
-pub(super) async fn lock_owner(context: Context) {
-    while !context.is_ending() && !context.plan.polls {
-        let owner = LockOwner::new();
-        let number = context.runtime.draw(|random| random.u64(..));
-        let keys = if context.coin() {
-            ["x", "y"]
-        } else {
-            ["y", "x"]
-        };
-        let mut held = Vec::new();
-        for key in keys {
-            let mutex = context.backend().mutex(key).expect("a key");
-            let began = asked(&context);
-            let waits = context.history.owns(number, key, false);
-            let locking = context.outcome(owner.lock(&*mutex));
-            // It may also look, in another branch, whether the lock is free.
-            let looks = context.coin();
-            let looking = async {
-                if !looks {
-                    return std::future::pending::<()>().await;
-                }
-                loop {
-                    context.rest(Duration::from_millis(500)).await;
-                    let own = mutex.on(&owner);
-                    drop(context.outcome(own.try_lock()).await);
-                }
-            };
-            let (locking, looking) = (std::pin::pin!(locking), std::pin::pin!(looking));
-            let locked = match futures_util::future::select(locking, looking).await {
-                Either::Left((locked, _)) => locked,
-                Either::Right(_) => None,
-            };
-            drop(waits);
-            let guard = match locked {
-                Some(Ok(guard)) => guard,
-                Some(Err(error)) => {
-                    if error.kind() == lockapi::ErrorKind::Deadlock {
-                        context.history.deadlocked(number, key);
-                    } else {
-                        let had = context.had_lock.load(Ordering::Relaxed);
-                        context.history.not_locked(&error, had);
-                    }
-                    break;
-                }
-                None => break,
-            };
-            let holds = context.history.owns(number, key, true);
-            let token = guard.token();
-            let guard = Shared::new(guard);
-            let entry = context.history.granted(
-                "mutex",
-                key,
-                Part::WHOLE,
-                context.program,
-                (token, began),
-                guard.held(),
-            );
-            context.rest(Duration::from_millis(500)).await;
-            held.push((entry, guard, holds));
-        }
-        context.rest(Duration::from_millis(200)).await;
-        drop(held);
         context.rest(Duration::from_millis(200)).await;
     }
 }

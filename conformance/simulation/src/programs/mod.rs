@@ -1,5 +1,7 @@
 //! What the processes do.
 
+mod charges;
+mod closings;
 mod endings;
 mod few;
 mod groups;
@@ -8,10 +10,17 @@ mod jobs;
 mod limited;
 mod locks;
 mod numbers;
+mod operators;
+mod owners;
 mod relays;
 mod results;
 mod schedules;
+mod terms;
+mod timetables;
 mod transactions;
+mod trial_workers;
+mod trials;
+mod unique;
 mod waker;
 mod workers;
 
@@ -22,6 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context as Waiting, Poll};
 use std::time::Duration;
 
+use futures_util::future::join;
 use lockapi::suite::simulation::{DrivenClock, connect};
 use lockapi::{Backend, BackendOptions, Error};
 
@@ -45,6 +55,7 @@ pub(crate) struct Context {
     tasks: Arc<AtomicUsize>,
     /// Whether the process has had a lock.
     pub(crate) had_lock: Arc<AtomicBool>,
+    calls: closings::Calls,
 }
 
 /// A task of a process.
@@ -54,7 +65,7 @@ type Work = fn(Context) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 const WORK: [Work; KINDS.len()] = [
     |it| Box::pin(locks::mutex(it)),
     |it| Box::pin(locks::rw_lock(it)),
-    |it| Box::pin(locks::lock_owner(it)),
+    |it| Box::pin(owners::run(it)),
     |it| Box::pin(holders::lease(it)),
     |it| Box::pin(holders::semaphore(it)),
     |it| Box::pin(holders::election(it)),
@@ -78,6 +89,15 @@ const WORK: [Work; KINDS.len()] = [
     |it| Box::pin(results::push(it)),
     |it| Box::pin(results::work(it)),
     |it| Box::pin(results::drain(it)),
+    |it| Box::pin(trials::push(it)),
+    |it| Box::pin(trial_workers::run(it)),
+    |it| Box::pin(operators::run(it)),
+    |it| Box::pin(owners::sets(it)),
+    |it| Box::pin(charges::run(it)),
+    |it| Box::pin(terms::watch(it)),
+    |it| Box::pin(terms::alone(it)),
+    |it| Box::pin(timetables::run(it)),
+    |it| Box::pin(unique::run(it)),
 ];
 
 impl Context {
@@ -94,11 +114,29 @@ impl Context {
             backend: None,
             tasks: Arc::default(),
             had_lock: Arc::default(),
+            calls: closings::Calls::default(),
         }
     }
 
+    /// Whether the tasks of the process are to end.
     pub(crate) fn is_ending(&self) -> bool {
+        self.is_over() || self.history.is_closing()
+    }
+
+    /// Whether the tasks of all processes are to end.
+    fn is_over(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
+    }
+
+    /// Of a process that begins, or has a new backend.
+    fn anew(&self) -> Self {
+        Self {
+            history: self.history.of_process(),
+            tasks: Arc::default(),
+            had_lock: Arc::default(),
+            calls: closings::Calls::default(),
+            ..self.clone()
+        }
     }
 
     /// The backend of the process.
@@ -151,6 +189,7 @@ impl Context {
         &self,
         call: impl Future<Output = Result<T, Error>> + Send,
     ) -> Option<Result<T, Error>> {
+        let _call = self.calls.begin(self.runtime.now());
         if self.server.strikes(Fault::Waker) {
             return Some(waker::panicking(call).await);
         }
@@ -201,13 +240,12 @@ pub(crate) fn begin(context: &Context, whole: bool) -> ProgramId {
     let (program, clock) = runtime.begin_program(drift, is_copy);
     let context = Context {
         program,
-        tasks: Arc::default(),
-        had_lock: Arc::default(),
-        ..context.clone()
+        ..context.anew()
     };
     let begun = async move {
         if whole {
-            run(context, clock).await;
+            // Who has closed opens another backend.
+            while run(context.anew(), &clock).await && !context.is_over() {}
         } else {
             audit(context, clock).await;
         }
@@ -259,11 +297,35 @@ async fn connected(
     }
 }
 
-async fn run(mut context: Context, clock: DrivenClock) {
-    let Some(backend) = connected(&context, &clock, true).await else {
-        return;
+/// Does all kinds of things until the tasks are to end; answers whether it has closed before.
+async fn run(mut context: Context, clock: &DrivenClock) -> bool {
+    let Some(backend) = connected(&context, clock, true).await else {
+        return false;
     };
     context.backend = Some(Arc::clone(&backend));
+    begin_tasks(&context);
+    let done = async {
+        while context.tasks.load(Ordering::Relaxed) > 0 {
+            context.runtime.sleep(Duration::from_millis(100)).await;
+        }
+    };
+    if context.plan.has(Fault::Close) && context.coin() {
+        join(done, closings::close(&context)).await;
+    } else {
+        done.await;
+    }
+    if context.history.is_closing() {
+        return true;
+    }
+    endings::use_all(&context).await;
+    // A backend may also be dropped.
+    if context.coin() {
+        endings::close(&context).await;
+    }
+    false
+}
+
+fn begin_tasks(context: &Context) {
     let kinds: Vec<_> = context.plan.kinds().collect();
     let work = KINDS.into_iter().zip(WORK);
     for (name, work) in work.filter(|(name, _)| kinds.contains(name)) {
@@ -281,14 +343,6 @@ async fn run(mut context: Context, clock: DrivenClock) {
             };
             context.runtime.spawn(context.program, name, task);
         }
-    }
-    while context.tasks.load(Ordering::Relaxed) > 0 {
-        context.runtime.sleep(Duration::from_millis(100)).await;
-    }
-    endings::use_all(&context).await;
-    // A backend may also be dropped.
-    if context.coin() {
-        endings::close(&context).await;
     }
 }
 

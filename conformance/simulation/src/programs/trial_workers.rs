@@ -24,7 +24,7 @@ pub(super) async fn run(context: Context) {
     while !context.is_ending() {
         let most = context.runtime.draw(|random| random.usize(2..=5));
         let shared = SharedConcurrency::new(most);
-        let handlers = Handlers::new(most, Duration::from_secs(1));
+        let handlers = Handlers::new(most, Duration::from_secs(1), false);
         let stop = Stop::new();
         let [one, other] = [0, 1].map(|at| {
             let working = worker(&context, at, &shared, &handlers).run(&stop);
@@ -184,7 +184,7 @@ fn answer(context: &Context, job: u64, cx: &worker::Context) -> Result<(), Faile
             cx.delivery().set_result(&token).expect("a number");
             context.history.trial_completes(job, token);
             context.history.ack(job, token);
-            context.history.handled(job, token);
+            context.history.handled(job, token, false);
             Ok(())
         }
     }

@@ -20,7 +20,7 @@ pub(super) const QUEUE: &str = "tasks";
 const OTHER: &str = "other";
 
 /// What a worker is not to report on standard error.
-struct Observer(Context);
+pub(super) struct Observer(pub(super) Context);
 
 impl Observe for Observer {
     fn unhandled(&self, queue: &str, jobs: &Unhandled) {
@@ -40,7 +40,7 @@ impl Observe for Observer {
 
 /// The handlers of a worker that run, and how many may.
 #[derive(Clone)]
-struct Handlers {
+pub(super) struct Handlers {
     running: Arc<AtomicUsize>,
     most: usize,
     /// When the worker was told to stop, and for how long they may go on then.
@@ -52,10 +52,10 @@ struct Handlers {
 }
 
 /// One that runs, until this is dropped.
-struct Handler(Arc<AtomicUsize>);
+pub(super) struct Handler(Arc<AtomicUsize>);
 
 impl Handlers {
-    fn new(most: usize, grace: Duration, spawned: bool) -> Self {
+    pub(super) fn new(most: usize, grace: Duration, spawned: bool) -> Self {
         Self {
             spawned,
             tally: Tally::default(),
@@ -78,7 +78,16 @@ impl Handlers {
         resting.is_over = true;
     }
 
-    fn begin(&self, context: &Context) -> Handler {
+    /// The worker is told to stop.
+    pub(super) fn stops(&self, context: &Context) {
+        self.stopped.get_or_init(|| context.runtime.now());
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.get().is_some()
+    }
+
+    pub(super) fn begin(&self, context: &Context) -> Handler {
         let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
         if running > self.most {
             let what = format!("{running} run, and {} may", self.most);
@@ -358,7 +367,7 @@ async fn handle(
 }
 
 /// A handler has begun.
-fn began(context: &Context, job: u64, cx: &worker::Context) -> Option<Entry> {
+pub(super) fn began(context: &Context, job: u64, cx: &worker::Context) -> Option<Entry> {
     let delivery = Arc::downgrade(cx.delivery());
     let held = move || delivery.upgrade().is_some_and(|it| !it.is_lost());
     let token = cx.delivery().ticket().token;

@@ -1,5 +1,6 @@
 //! The server, and the network between it and the processes.
 
+mod cancels;
 mod row_locks;
 mod sessions;
 mod transactions;
@@ -65,6 +66,8 @@ pub(crate) struct Statement {
     pub(crate) checks: Option<CheckIn>,
     /// What it sets that of its session to.
     pub(crate) lock_timeout: Option<Duration>,
+    /// The processes whose statements it cancels.
+    pub(crate) cancels: Vec<i64>,
 }
 
 /// The rows for which a statement waits while somebody has locked them.
@@ -102,6 +105,8 @@ struct Session {
     next_arrival: Time,
     next_answer: Time,
     running: Option<Running>,
+    /// Its client has left, which it does not know yet.
+    left: bool,
     /// Its client has left; it ends with the statement that it runs.
     abandoned: bool,
     notifications: Option<mpsc::UnboundedSender<String>>,
@@ -372,9 +377,37 @@ impl Server {
         disturbed.count() as u64
     }
 
+    /// How many deliveries of a job were made.
+    pub(crate) fn deliveries_made(&self, job: i64) -> usize {
+        self.lock().judges.issued(job).len()
+    }
+
     /// When a delivery was made.
     pub(crate) fn made(&self, token: i64) -> Option<Time> {
         self.lock().judges.made(token)
+    }
+
+    /// The advisory locks of a process in sessions that it has not left.
+    pub(crate) fn locks_of(&self, program: ProgramId) -> Vec<String> {
+        let state = self.lock();
+        let sessions = state.sessions.iter();
+        let sessions = sessions.filter(|(_, it)| it.program == program && !it.left);
+        let held = sessions.flat_map(|(session, _)| state.model.state().locks_of(*session));
+        held.map(|lock| format!("{lock:?}")).collect()
+    }
+
+    /// The deliveries that a process has: their jobs and tokens.
+    pub(crate) fn deliveries_of(&self, program: ProgramId) -> Vec<(i64, i64)> {
+        let state = self.lock();
+        let at = clock(&state, self.runtime.now());
+        let jobs = state.model.state().jobs();
+        let delivered = jobs
+            .sights()
+            .filter_map(|job| Some((job.id, job.delivery?)));
+        let has = delivered.filter(|(_, (token, until))| {
+            *until > at && state.judges.made_for(*token) == Some(program)
+        });
+        has.map(|(job, (token, _))| (job, token)).collect()
     }
 
     /// The time of its clock.

@@ -6,7 +6,9 @@ use lockapi::driver::{Rows, Script};
 use lockapi::{Failure, Report, Severity};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Answer, Message, Running, Server, Session, State, Statement, clock, transactions};
+use super::{
+    Answer, Message, Running, Server, Session, State, Statement, cancels, clock, transactions,
+};
 use crate::plan::Fault;
 use crate::runtime::{ProgramId, Runtime};
 
@@ -78,6 +80,7 @@ impl Server {
             next_arrival: now,
             next_answer: now,
             running: None,
+            left: false,
             abandoned: false,
             notifications: None,
             silent: false,
@@ -259,6 +262,8 @@ impl Server {
             it.running = Some(running);
             return;
         };
+        let rows = cancels::with_process(statement, session, rows);
+        let cancels = statement.cancels.clone();
         it.locks |= statement.request.name().starts_with("mutex.");
         let is_in = model.is_in_transaction(session);
         if is_in && transactions::holds(&rows) {
@@ -281,6 +286,7 @@ impl Server {
         if abandoned {
             self.end(session, None);
         }
+        self.cancel(&cancels);
         self.notify();
         self.go_on(session);
     }
@@ -385,6 +391,7 @@ impl Server {
         if it.locks {
             self.runtime.session_ended(it.program);
         }
+        it.left = true;
         // What was sent before arrives before.
         let at = it.next_arrival.max(now + found);
         it.notifications = None;
