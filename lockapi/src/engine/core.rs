@@ -185,12 +185,14 @@ impl Core {
         )
         .await;
         self.connections.tasks.close();
-        if let Some(error) = failed.first() {
+        let count = failed.len();
+        if let Some(error) = failed.into_iter().next() {
             let message = format!(
-                "{} of {total} guards and deliveries could not be released, and will end by themselves; the first error: {error}",
-                failed.len()
+                "{count} of {total} guards and deliveries could not be released, and will end by themselves; the first error: {error}"
             );
-            return Err(Error::new(error.kind(), "close", message));
+            let sqlstate = error.sqlstate().map(str::to_owned);
+            let failed = Error::new(error.kind(), "close", message);
+            return Err(failed.caused(sqlstate, Arc::new(error)));
         }
         over.ok_or_else(|| {
             let message = "the server did not answer; queued requests may not have been executed";
