@@ -9,6 +9,7 @@ mod admin;
 mod alone;
 mod answers;
 mod batches;
+mod expiring;
 mod groups;
 mod history;
 mod ids;

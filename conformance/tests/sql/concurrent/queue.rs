@@ -47,7 +47,8 @@ pub(super) fn push_with_ttl(minutes: i64) -> Step {
     push_each(&["a"], minutes * UNIT)
 }
 
-fn push_each(names: &'static [&'static str], ttl: i64) -> Step {
+/// With a time to live in microseconds.
+pub(super) fn push_each(names: &'static [&'static str], ttl: i64) -> Step {
     Arc::new(move |side: &mut Side| {
         let job = NewJob { ttl, ..new_job() };
         let push = Push {
