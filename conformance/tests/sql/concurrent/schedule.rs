@@ -413,3 +413,26 @@ fn of_the_log_only_what_is_old_is_swept() {
     ];
     agree(Plans::Engine, &steps);
 }
+
+/// It has not run, so it has not ended, however long ago it was due.
+#[test]
+fn a_run_that_is_held_back_is_not_swept() {
+    let (look, later) = (look(), elapse(3));
+    let steps = [
+        &set(Overlap::Held, 0),
+        &fire(2),
+        &claim(1),
+        &ack(&["a"]),
+        &later,
+        &sweep(),
+        &look,
+        &release(),
+        &look,
+        &claim(1),
+        &ack(&["a"]),
+        &later,
+        &sweep(),
+        &look,
+    ];
+    agree(Plans::Engine, &steps);
+}
