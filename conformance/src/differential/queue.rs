@@ -28,20 +28,37 @@ use super::{UNIT, near, perform};
 /// Between two actions some time passes on a server.
 const STEP: i64 = 1000;
 
+/// What the name of the other namespace ends with.
+pub const OTHER: &str = " too";
+
 /// Something that each side has its own number for.
 type Both<T> = (T, T);
 
 struct Pair<'a, C> {
     connection: &'a mut C,
     model: ModelState,
-    namespace: &'a str,
+    /// The queue that has its turn.
+    name: Name,
     jobs: Vec<Both<i64>>,
     tickets: Vec<Both<Ticket>>,
     /// The number of the last claim.
     claim: i64,
 }
 
-/// Runs actions on both sides. `elapse` makes what is in the namespace older.
+/// One queue, another of its namespace, and one of the same name in another namespace.
+fn queue(namespace: &str, number: u8) -> Name {
+    let (other, queue) = match number {
+        0 => ("", "work"),
+        1 => ("", "play"),
+        _ => (OTHER, "work"),
+    };
+    Name {
+        namespace: format!("{namespace}{other}"),
+        queue: queue.to_owned(),
+    }
+}
+
+/// Runs actions on both sides. `elapse` makes what is in the namespace older, and in the [other](OTHER).
 ///
 /// # Panics
 /// When the two sides answer differently.
@@ -54,7 +71,7 @@ pub async fn run<C: Connection>(
     let mut pair = Pair {
         connection,
         model: ModelState::default(),
-        namespace,
+        name: queue(namespace, 0),
         jobs: Vec::new(),
         tickets: Vec::new(),
         claim: 0,
@@ -62,11 +79,13 @@ pub async fn run<C: Connection>(
     pair.model.now = 1_000_000 * UNIT;
     for action in actions {
         pair.model.now += STEP;
-        if let Action::Elapse(units) = action {
-            pair.model.now += i64::from(*units) * UNIT;
-            elapse(Duration::from_micros(UNIT.unsigned_abs()) * u32::from(*units));
-        } else {
-            pair.act(action).await;
+        match action {
+            Action::Elapse(units) => {
+                pair.model.now += i64::from(*units) * UNIT;
+                elapse(Duration::from_micros(UNIT.unsigned_abs()) * u32::from(*units));
+            }
+            Action::Turn(number) => pair.name = queue(namespace, *number),
+            _ => pair.act(action).await,
         }
     }
 }
@@ -113,10 +132,7 @@ fn names(odd: bool) -> Vec<String> {
 
 impl<C: Connection> Pair<'_, C> {
     fn name(&self) -> Name {
-        Name {
-            namespace: self.namespace.to_owned(),
-            queue: "work".to_owned(),
-        }
+        self.name.clone()
     }
 
     /// Runs a batch that may differ in its numbers.
@@ -183,8 +199,8 @@ impl<C: Connection> Pair<'_, C> {
             Action::Stand(backs) => self.stand(backs).await,
             Action::Take(most) => {
                 let take = Take {
-                    namespace: self.namespace.to_owned(),
-                    queue: "work".to_owned(),
+                    namespace: self.name.namespace.clone(),
+                    queue: self.name.queue.clone(),
                     most: i64::from(*most),
                     priorities: vec![3, 0, 2, 1],
                     worker: "worker".to_owned(),
@@ -248,7 +264,7 @@ impl<C: Connection> Pair<'_, C> {
             Action::ReadResults(backs, elsewhere) => self.read_results(backs, *elsewhere).await,
             Action::Sweep => self.sweep().await,
             Action::Expire(most, small, own) => self.expire(*most, *small, *own).await,
-            Action::Elapse(_) => {}
+            Action::Elapse(_) | Action::Turn(_) => {}
         }
     }
 
@@ -326,7 +342,7 @@ impl<C: Connection> Pair<'_, C> {
     async fn sweep(&mut self) {
         // How many idempotency keys and results of others went with it is no matter.
         self.both(SweepQueues {
-            namespace: self.namespace.to_owned(),
+            namespace: self.name.namespace.clone(),
             most: 100,
         })
         .await;
@@ -390,8 +406,8 @@ impl<C: Connection> Pair<'_, C> {
                 new_job(first + nth, *priority, *delay, *attempts)
             });
         let push = Push {
-            namespace: self.namespace.to_owned(),
-            queue: "work".to_owned(),
+            namespace: self.name.namespace.clone(),
+            queue: self.name.queue.clone(),
             jobs: jobs.collect(),
             topic: None,
         };
@@ -412,8 +428,8 @@ impl<C: Connection> Pair<'_, C> {
         let batch: Vec<_> = once
             .enumerate()
             .map(|(nth, (key, mode, priority, delay))| PushKeyed {
-                namespace: self.namespace.to_owned(),
-                queue: "work".to_owned(),
+                namespace: self.name.namespace.clone(),
+                queue: self.name.queue.clone(),
                 job: {
                     let job = new_job(first + nth, *priority, *delay, 2);
                     let of = |groups| if *key == 2 { (first + nth) % groups } else { 0 };
@@ -487,8 +503,8 @@ impl<C: Connection> Pair<'_, C> {
             });
             [CompleteAndClaim {
                 acks: acks.collect(),
-                namespace: self.namespace.to_owned(),
-                queue: "work".to_owned(),
+                namespace: self.name.namespace.clone(),
+                queue: self.name.queue.clone(),
                 most: i64::from(most),
                 lease: i64::from(lease) * UNIT,
                 priorities: priorities.clone(),

@@ -4,6 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use lockapi::driver::{Connection, Script};
 use lockapi_conformance::differential::admin::Older;
+use lockapi_conformance::differential::queue::OTHER;
 use lockapi_conformance::differential::{self, SESSIONS};
 use postgres::{Client, NoTls};
 use proptest::test_runner::{Config, TestRunner};
@@ -185,7 +186,7 @@ fn queues_agree(script: &'static str) {
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Makes the jobs of a namespace older.
+/// Makes the jobs of a namespace older, and of the other.
 fn age_jobs(observer: &Mutex<Client>, namespace: &str, time: std::time::Duration) {
     let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
     let micros = time.as_micros();
@@ -196,21 +197,21 @@ fn age_jobs(observer: &Mutex<Client>, namespace: &str, time: std::time::Duration
                 lease_until = lease_until - {micros} * interval '1 microsecond',
                 expires_at = expires_at - {micros} * interval '1 microsecond',
                 started_at = started_at - {micros} * interval '1 microsecond'
-          WHERE namespace = '{namespace}';
+          WHERE namespace IN ('{namespace}', '{namespace}{OTHER}');
          UPDATE lockapi.queue SET paused_until = paused_until - {micros} * interval '1 microsecond'
-          WHERE namespace = '{namespace}';
+          WHERE namespace IN ('{namespace}', '{namespace}{OTHER}');
          UPDATE lockapi.paused_name SET paused_until = paused_until - {micros} * interval '1 microsecond'
-          WHERE namespace = '{namespace}';
+          WHERE namespace IN ('{namespace}', '{namespace}{OTHER}');
          UPDATE lockapi.queue_limit SET tat = tat - {micros}::int8 * 1000, at = at - {micros}::int8 * 1000
-          WHERE namespace = '{namespace}';
+          WHERE namespace IN ('{namespace}', '{namespace}{OTHER}');
          UPDATE lockapi.group_rate SET tat = tat - {micros}::int8 * 1000, at = at - {micros}::int8 * 1000
-          WHERE namespace = '{namespace}';
+          WHERE namespace IN ('{namespace}', '{namespace}{OTHER}');
          UPDATE lockapi.job_archive
             SET completed_at = completed_at - {micros} * interval '1 microsecond',
                 expires_at = expires_at - {micros} * interval '1 microsecond'
-          WHERE namespace = '{namespace}';
+          WHERE namespace IN ('{namespace}', '{namespace}{OTHER}');
          UPDATE lockapi.job_result SET expires_at = expires_at - {micros} * interval '1 microsecond'
-          WHERE namespace = '{namespace}'"
+          WHERE namespace IN ('{namespace}', '{namespace}{OTHER}')"
     );
     observer.batch_execute(&older).expect("older");
 }
@@ -288,6 +289,63 @@ fn x04_jobs_that_are_due_together_keep_their_order() {
         let namespace = format!("n{:016x}", fastrand::u64(..));
         let work = differential::queue::run(&mut connection, &namespace, &actions, |_| {});
         pollster::block_on(work);
+    }
+}
+
+/// What is there and set in a queue is no matter to others, where names, keys and groups are the same.
+#[test]
+fn x04_queues_are_apart() {
+    use differential::queue::Action::{
+        CompleteAndClaim, Count, Discard, Expire, Keyed, Limit, OfGroups, Pause, PauseName, Purge,
+        Push, Redrive, Settle, Take, Turn,
+    };
+    use differential::queue::GroupAction;
+
+    let (url, _runtime) = crate::server();
+    let mut connection = LibraryConnection::connect(Library::Sync, &url);
+    let claim = |most| CompleteAndClaim(Vec::new(), (most, 1, false, false, false));
+    let fill = || {
+        vec![
+            Push(vec![(0, 0, 3); 4]),
+            Keyed(vec![(0, Some(0), 1, 0), (1, Some(1), 1, 1)]),
+            claim(2),
+            Settle(vec![(0, 1, 1)]),
+            OfGroups(GroupAction::Push(vec![((1, 0), 1, 0, 2); 3])),
+        ]
+    };
+    let settings = [
+        Pause(Some(0)),
+        PauseName(false, Some(0)),
+        Limit(Some(1), Some(1)),
+        OfGroups(GroupAction::Set(1, true, Some(1))),
+        OfGroups(GroupAction::Limit(1, Some((Some(0), None)))),
+    ];
+    let works = [
+        claim(20),
+        Take(20),
+        Purge(1),
+        Purge(20),
+        Redrive(20),
+        Discard(20),
+        OfGroups(GroupAction::Admit(4)),
+        Expire(20, false, true),
+    ];
+    for other in [1, 2] {
+        for (setting, work) in settings
+            .iter()
+            .flat_map(|setting| works.iter().map(move |work| (setting, work)))
+        {
+            let actions = [
+                fill(),
+                vec![setting.clone(), Turn(other)],
+                fill(),
+                vec![work.clone(), Count(20), Turn(0), Count(20), claim(20)],
+            ]
+            .concat();
+            let namespace = format!("n{:016x}", fastrand::u64(..));
+            let work = differential::queue::run(&mut connection, &namespace, &actions, |_| {});
+            pollster::block_on(work);
+        }
     }
 }
 

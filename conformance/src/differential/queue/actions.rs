@@ -78,6 +78,8 @@ pub enum Action {
     Expire(u8, bool, bool),
     /// Lets time go by.
     Elapse(u8),
+    /// What follows is done to this queue.
+    Turn(u8),
 }
 
 /// What the jobs of a list have in common.
@@ -200,6 +202,7 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => (1..4u8, prop::bool::weighted(0.2), any::<bool>())
             .prop_map(|(most, small, own)| Action::Expire(most, small, own)),
         4 => (1..3u8).prop_map(Action::Elapse),
+        6 => (0..3u8).prop_map(Action::Turn),
     ];
     prop::collection::vec(action, 1..40)
 }

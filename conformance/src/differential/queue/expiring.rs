@@ -10,10 +10,10 @@ impl<C: Connection> Pair<'_, C> {
     /// Sweeps expired jobs to the end, as a process does: so many in a statement, and of few bytes or of many;
     /// the queue has a time of its own to keep dead letters, or another one has.
     pub(super) async fn expire(&mut self, most: u8, small: bool, own: bool) {
-        let namespace = self.namespace;
+        let namespace = self.name.namespace.clone();
         let expire = |after| {
             [ExpireJobs {
-                namespace: namespace.to_owned(),
+                namespace: namespace.clone(),
                 after,
                 most: i64::from(most),
                 bytes: if small { 2 } else { 1000 },

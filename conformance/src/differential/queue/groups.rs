@@ -82,8 +82,8 @@ impl<C: Connection> Pair<'_, C> {
             in_group(job, usize::from(*of), usize::from(*by))
         });
         let push = Push {
-            namespace: self.namespace.to_owned(),
-            queue: "work".to_owned(),
+            namespace: self.name.namespace.clone(),
+            queue: self.name.queue.clone(),
             jobs: jobs.collect(),
             topic: None,
         };

@@ -89,7 +89,7 @@ impl<C: Connection> Pair<'_, C> {
         let (real, model) = self.job(back);
         let of = |id| {
             [ReadJob {
-                namespace: self.namespace.to_owned(),
+                namespace: self.name.namespace.clone(),
                 id,
                 payload,
             }]
@@ -124,8 +124,8 @@ impl<C: Connection> Pair<'_, C> {
     /// Lists the queues.
     async fn queues(&mut self) {
         let list = ListQueues {
-            namespace: Some(self.namespace.to_owned()),
-            after: (self.namespace.to_owned(), String::new()),
+            namespace: Some(self.name.namespace.clone()),
+            after: (self.name.namespace.clone(), String::new()),
             most: 10,
         };
         self.same(list).await;

@@ -42,8 +42,8 @@ impl<C: Connection> Pair<'_, C> {
     /// Lists which jobs run, in this queue or in all of the namespace.
     pub(super) async fn running(&mut self, of_queue: bool) {
         let list = ListRunning {
-            namespace: Some(self.namespace.to_owned()),
-            queue: of_queue.then(|| "work".to_owned()),
+            namespace: Some(self.name.namespace.clone()),
+            queue: of_queue.then(|| self.name.queue.clone()),
             most: 1000,
         };
         let (mut real, mut model) = self.both(list).await;
@@ -92,7 +92,7 @@ impl<C: Connection> Pair<'_, C> {
         let (real, model) = self.job(back);
         let read = |id| {
             [ReadJob {
-                namespace: self.namespace.to_owned(),
+                namespace: self.name.namespace.clone(),
                 id,
                 payload: !matches!(when, EditIf::IsAsSeen(false)),
             }]
