@@ -26,6 +26,7 @@ mod results;
 mod scans;
 mod schedule;
 mod sides;
+mod stopped;
 mod sweeps;
 
 use std::collections::BTreeMap;

@@ -74,11 +74,11 @@ pub(super) fn ticket(side: &Side, name: &str) -> Ticket {
 
 /// Completes deliveries, and claims so many jobs; the deliveries have the names of the jobs.
 fn complete_and_claim(done: &'static [&'static str], most: i64) -> Step {
-    exchange(done, most, false)
+    exchange(done, most, false, false)
 }
 
-/// With `again` the answer to the claim before was lost.
-fn exchange(done: &'static [&'static str], most: i64, again: bool) -> Step {
+/// With `again` the answer to the claim before was lost; with `limited` the queue is said to have a limit.
+fn exchange(done: &'static [&'static str], most: i64, again: bool, limited: bool) -> Step {
     Arc::new(move |side: &mut Side| {
         let before = side.given("claim");
         let number = fastrand::i64(1..);
@@ -100,7 +100,7 @@ fn exchange(done: &'static [&'static str], most: i64, again: bool) -> Step {
             names: Vec::new(),
             bytes: 1000,
             keep_dead: FOR_EVER,
-            limited: false,
+            limited,
         };
         let answer = side.perform(&[claim]).remove(0);
         let mut words = format!("done {:?}, picked {}:", answer.acked, answer.picked);
@@ -122,7 +122,12 @@ pub(super) fn claim(most: i64) -> Step {
 
 /// Claims after the answer to the claim before was lost.
 pub(super) fn claim_again(most: i64) -> Step {
-    exchange(&[], most, true)
+    exchange(&[], most, true, false)
+}
+
+/// By the statement for queues that have a limit.
+pub(super) fn claim_as_limited(most: i64) -> Step {
+    exchange(&[], most, false, true)
 }
 
 pub(super) fn take(most: i64) -> Step {

@@ -30,13 +30,13 @@ fn task(side: &Side) -> TaskName {
 
 /// Runs of a task that overlap.
 #[derive(Clone, Copy)]
-enum Overlap {
+pub(super) enum Overlap {
     Skipped = 1,
     Held = 2,
 }
 
 /// Sets the task, which has been due for a minute, with a timeout in minutes.
-fn set(overlap: Overlap, timeout: i64) -> Step {
+pub(super) fn set(overlap: Overlap, timeout: i64) -> Step {
     Arc::new(move |side: &mut Side| {
         let due = side.now() - UNIT;
         let row = TaskRow {
@@ -72,7 +72,7 @@ fn fired(side: &mut Side, fired: &Fired) -> String {
 }
 
 /// Fires so many times that were due.
-fn fire(times: i64) -> Step {
+pub(super) fn fire(times: i64) -> Step {
     let batch = move |side: &Side| {
         let due = side.given("micros due");
         let run = |nth| Planned {
@@ -136,7 +136,7 @@ pub(super) fn remove() -> Step {
     )
 }
 
-fn release() -> Step {
+pub(super) fn release() -> Step {
     let batch = |side: &Side| {
         vec![Release {
             name: name(side),
