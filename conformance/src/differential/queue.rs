@@ -1,6 +1,7 @@
 //! Random sequences of operations on a queue.
 
 mod actions;
+mod dead;
 mod expiring;
 mod groups;
 mod listing;
@@ -251,6 +252,7 @@ impl<C: Connection> Pair<'_, C> {
                 };
                 self.same(discard).await;
             }
+            Action::DeadLetters(backs, again) => self.dead_letters(backs, *again).await,
             Action::Pause(units) => self.pause(*units).await,
             Action::PauseName(odd, units) => self.pause_name(*odd, *units).await,
             Action::Limit(running, burst) => self.limit(*running, *burst).await,

@@ -296,8 +296,8 @@ fn x04_jobs_that_are_due_together_keep_their_order() {
 #[test]
 fn x04_queues_are_apart() {
     use differential::queue::Action::{
-        CompleteAndClaim, Count, Discard, Expire, Keyed, Limit, OfGroups, Pause, PauseName, Purge,
-        Push, Redrive, Settle, Take, Turn,
+        CompleteAndClaim, Count, DeadLetters, Discard, Expire, Keyed, Limit, OfGroups, Pause,
+        PauseName, Purge, Push, Redrive, Settle, Take, Turn,
     };
     use differential::queue::GroupAction;
 
@@ -327,6 +327,8 @@ fn x04_queues_are_apart() {
         Purge(20),
         Redrive(20),
         Discard(20),
+        DeadLetters((0..18).collect(), true),
+        DeadLetters((0..18).collect(), false),
         OfGroups(GroupAction::Admit(4)),
         Expire(20, false, true),
     ];

@@ -45,6 +45,8 @@ pub enum Action {
     Redrive(u8),
     /// Deletes so many dead letters.
     Discard(u8),
+    /// Puts jobs back if they are dead letters, or deletes them.
+    DeadLetters(Vec<u8>, bool),
     /// Pauses for so many units, or with 0 until it is resumed; or resumes.
     Pause(Option<u8>),
     /// Pauses jobs of a name as well: which, and as for a queue.
@@ -181,6 +183,8 @@ pub fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => (1..4u8).prop_map(Action::Purge),
         1 => (1..4u8).prop_map(Action::Redrive),
         1 => (1..4u8).prop_map(Action::Discard),
+        1 => (prop::collection::vec(0..8u8, 1..5usize), any::<bool>())
+            .prop_map(|(backs, again)| Action::DeadLetters(backs, again)),
         1 => prop::option::weighted(0.4, 0..3u8).prop_map(Action::Pause),
         1 => (any::<bool>(), prop::option::weighted(0.5, 0..3u8))
             .prop_map(|(odd, units)| Action::PauseName(odd, units)),
