@@ -296,8 +296,8 @@ fn x04_jobs_that_are_due_together_keep_their_order() {
 #[test]
 fn x04_queues_are_apart() {
     use differential::queue::Action::{
-        CompleteAndClaim, Count, DeadLetters, Discard, Expire, Keyed, Limit, OfGroups, Pause,
-        PauseName, Purge, Push, Redrive, Settle, Take, Turn,
+        Cancel, CompleteAndClaim, Count, DeadLetters, Discard, Expire, Keyed, Limit, OfGroups,
+        Pause, PauseName, Purge, Push, Redrive, SearchBelowFloors, Settle, Take, Turn,
     };
     use differential::queue::GroupAction;
 
@@ -315,22 +315,28 @@ fn x04_queues_are_apart() {
     };
     let settings = [
         Pause(Some(0)),
-        PauseName(false, Some(0)),
+        PauseName(true, Some(0)),
         Limit(Some(1), Some(1)),
         OfGroups(GroupAction::Set(1, true, Some(1))),
         OfGroups(GroupAction::Limit(1, Some((Some(0), None)))),
     ];
+    let all = || (0..18).collect::<Vec<u8>>();
     let works = [
-        claim(20),
-        Take(20),
-        Purge(1),
-        Purge(20),
-        Redrive(20),
-        Discard(20),
-        DeadLetters((0..18).collect(), true),
-        DeadLetters((0..18).collect(), false),
-        OfGroups(GroupAction::Admit(4)),
-        Expire(20, false, true),
+        vec![claim(20)],
+        vec![Limit(Some(9), None), claim(20)],
+        vec![Take(20)],
+        vec![SearchBelowFloors(false)],
+        vec![Purge(1)],
+        vec![Purge(20)],
+        vec![Cancel(all())],
+        vec![Redrive(20)],
+        vec![Discard(20)],
+        vec![DeadLetters(all(), true)],
+        vec![DeadLetters(all(), false)],
+        vec![OfGroups(GroupAction::Admit(4))],
+        vec![OfGroups(GroupAction::Limit(1, None))],
+        vec![Pause(None), PauseName(true, None), Limit(None, None)],
+        vec![Expire(20, false, true)],
     ];
     for other in [1, 2] {
         for (setting, work) in settings
@@ -341,7 +347,14 @@ fn x04_queues_are_apart() {
                 fill(),
                 vec![setting.clone(), Turn(other)],
                 fill(),
-                vec![work.clone(), Count(20), Turn(0), Count(20), claim(20)],
+                work.clone(),
+                vec![
+                    Count(20),
+                    Turn(0),
+                    Count(20),
+                    OfGroups(GroupAction::Admit(4)),
+                    claim(20),
+                ],
             ]
             .concat();
             let namespace = format!("n{:016x}", fastrand::u64(..));
