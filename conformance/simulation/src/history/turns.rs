@@ -268,7 +268,7 @@ impl History {
                     let known = known.filter(|(of, _)| *of == token);
                     unbegun.insert(job.id, known.copied().unwrap_or((token, now)));
                 }
-                None if job.queue == FREE => {
+                None if job.queue == FREE && !job.is_locked => {
                     free.insert(job.id, turns.free.get(&job.id).copied().unwrap_or(now));
                 }
                 _ => {}

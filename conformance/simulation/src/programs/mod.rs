@@ -124,7 +124,7 @@ impl Context {
     }
 
     /// Whether the tasks of all processes are to end.
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
     }
 

@@ -43,6 +43,8 @@ pub(crate) struct SeenJob {
     pub(crate) delivery: Option<(i64, i64)>,
     /// For how long it has been due, if nobody has ever had it, and no transaction has locked it.
     pub(crate) new_for: Option<Duration>,
+    /// Whether a transaction has locked it, also one whose client has left.
+    pub(crate) is_locked: bool,
 }
 
 /// What a client sends.
@@ -428,6 +430,7 @@ impl Server {
                 .filter(|_| job.delivery.is_none() && !state.judges.was_issued(job.id))
                 .filter(|_| !tables.is_row_locked(job.id))
                 .map(Duration::from_micros),
+            is_locked: tables.is_row_locked(job.id),
             queue: job.queue.queue.clone(),
             delivery: job.delivery.filter(|(_, until)| *until > at),
         });
