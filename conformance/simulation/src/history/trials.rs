@@ -8,6 +8,7 @@ use super::History;
 use crate::runtime::Time;
 
 /// What is known of such a job besides what is known of all.
+#[expect(clippy::struct_excessive_bools, reason = "each is of its own")]
 pub(super) struct Trial {
     /// How often it may be delivered: as it was pushed, and as it was changed since.
     pushed_most: u32,
@@ -87,7 +88,7 @@ impl History {
     /// The handler of a delivery is about to reject its job.
     pub(crate) fn trial_rejects(&self, job: u64, token: i64) {
         self.change(job, |trial| {
-            (trial.rejected, trial.rejected_under) = (true, token)
+            (trial.rejected, trial.rejected_under) = (true, token);
         });
     }
 
@@ -107,7 +108,7 @@ impl History {
     pub(crate) fn put_off_trial(&self, job: u64, until: Time) {
         let now = self.runtime.now();
         self.change(job, |trial| {
-            trial.put_off = (!trial.many).then_some((now, until))
+            trial.put_off = (!trial.many).then_some((now, until));
         });
     }
 

@@ -172,7 +172,7 @@ impl Own<'_> {
         let outcome = self.context.outcome(delivery.ack()).await?;
         let runs = self.context.call(self.scheduler.runs(TASK, None, 100));
         let run = runs.await?.into_iter().find(|run| run.job == Some(id));
-        self.check_lasted(lasts, (was_lost, outcome), run);
+        self.check_lasted(lasts, (was_lost, outcome), run.as_ref());
         Some(())
     }
 
@@ -180,17 +180,17 @@ impl Own<'_> {
         &self,
         lasts: bool,
         (was_lost, outcome): (bool, lockapi::Result<()>),
-        run: Option<Run>,
+        run: Option<&Run>,
     ) {
-        let status = run.as_ref().map(|run| run.status);
+        let status = run.map(|run| run.status);
         let is_lost = matches!(&outcome, Err(error) if error.kind() == ErrorKind::Lost);
         match &outcome {
-            Ok(()) if lasts => self.violate("a run that lasts too long is lost", &run),
+            Ok(()) if lasts => self.violate("a run that lasts too long is lost", run),
             Ok(()) if status != Some(Status::Completed) => {
-                self.violate("the log has what became of a run", &run);
+                self.violate("the log has what became of a run", run);
             }
             Err(_) if is_lost && lasts && status != Some(Status::Failed) => {
-                self.violate("the log has what became of a run", &run);
+                self.violate("the log has what became of a run", run);
             }
             Err(error) if is_lost && !lasts && self.context.history.is_plain() => {
                 self.violate("nothing is lost without a cause", (error, was_lost));
