@@ -336,8 +336,9 @@ pub trait LeaseGuard: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Lost` when it was no longer held. After `Unavailable` the release is retried in the
-    /// background until the lease would have expired. `Indeterminate` when the answer was lost and
-    /// another holds it by the time that the release is repeated: it was released, or had ended.
+    /// background until the lease would have expired. `Indeterminate` when it was held as this was called, and
+    /// is not any more as far as the server tells, because the answer was lost and the release is repeated, or
+    /// because it waited until the lease had ended: it was released, or has ended.
     async fn release(self: Box<Self>) -> Result<()>;
 }
 

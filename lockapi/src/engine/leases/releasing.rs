@@ -100,9 +100,10 @@ impl Leases {
         let reply = move |outcome: Result<bool>, Repeated(repeated)| {
             let repeat = outcome.is_err();
             if let Some(answered) = answered {
+                let ended = leases.timer.now() >= held.deadline();
                 answered(outcome.and_then(|held| match held {
                     true => Ok(()),
-                    false if repeated => Err(unknown()),
+                    false if repeated || ended => Err(unknown()),
                     false => Err(lost("release")),
                 }));
             }
@@ -174,9 +175,10 @@ impl Leases {
     }
 }
 
-/// A release that was sent twice finds the lease with another: the first may have released it.
+/// A release that was sent twice, or that waited until the lease had ended, finds it ended or with another: it may have
+/// been held until it was to be released.
 fn unknown() -> Error {
-    let message = "the answer to the release was lost, and when it was repeated the lease was not held any more";
+    let message = "the lease was not held any more when the release was repeated, or carried out after it had ended";
     Error::new(ErrorKind::Indeterminate, "release", message)
 }
 

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::blocking::{Backend, Lease};
+use futures_util::FutureExt;
+
+use crate::blocking::{Backend, Lease, block_on};
 use crate::driver::{BackgroundTask, Call, Connection, Connector, Mode, Operation, Rows, Script};
 use crate::engine::clock::Clock;
 use crate::engine::{BackendOptions, Driver, ManualClock, start_with};
@@ -70,6 +72,7 @@ struct Scene {
     clock: ManualClock,
     database: Database,
     losing: Arc<AtomicBool>,
+    backend: Backend,
     lease: Lease,
 }
 
@@ -91,6 +94,7 @@ impl Scene {
             database,
             losing,
             lease: backend.lease("a", options).unwrap(),
+            backend,
         }
     }
 
@@ -145,5 +149,32 @@ fn a_release_whose_answer_was_lost_is_no_loss_when_another_holds_the_lease() {
         releasing.join().unwrap()
     });
     let error = released.expect_err("the answer was lost");
+    assert_eq!(error.kind(), ErrorKind::Indeterminate, "{error}");
+}
+
+#[test]
+fn a_release_that_waits_until_the_lease_has_ended_is_no_loss() {
+    let scene = Scene::new();
+    let acquire = |key: &str, ttl| {
+        let lease = scene.backend.inner().lease(key, LeaseOptions::new(ttl));
+        block_on(lease.unwrap().acquire()).unwrap()
+    };
+    let (first, second) = (acquire("first", 30 * SECOND), acquire("second", 2 * SECOND));
+    scene.losing.store(true, Ordering::Release);
+    let (mut first, mut second) = (first.release(), second.release());
+    assert!((&mut first).now_or_never().is_none());
+    assert!((&mut second).now_or_never().is_none(), "it does not wait");
+    scene.losing.store(false, Ordering::Release);
+    let mut seconds = 0;
+    let released = loop {
+        scene.clock.advance(SECOND);
+        seconds += 1;
+        drop((&mut first).now_or_never());
+        if let Some(released) = (&mut second).now_or_never() {
+            break released;
+        }
+    };
+    assert!(seconds > 2, "the lease has not ended");
+    let error = released.expect_err("it had ended by then");
     assert_eq!(error.kind(), ErrorKind::Indeterminate, "{error}");
 }
