@@ -6,8 +6,11 @@ CARGO = cargo
 # ARGS='--seed 7', of the matrix, such as ARGS='--versions 13,18 --quick', of the packages, of the drill of fail-over
 # and of the mutants; options of cargo-nextest for the rest of the tests; names of defects.
 ARGS =
-# How many values each property of `make fuzz` runs on.
-CASES = 5000
+# How long `make fuzz` runs; the properties share the processors.
+SECONDS = 60
+# What a failure of `make fuzz` says: the seed of its values, and the property.
+SEED =
+ONLY =
 # What `make semver` compares with.
 BASELINE = HEAD~1
 # How many jobs there are beside which `make operators` looks at the screens.
@@ -42,8 +45,8 @@ help:
 	@echo '                PostgreSQL; ARGS=--help lists its options'
 	@echo 'make defects    puts known defects back in a copy, one at a time, and sees whether the simulation'
 	@echo '                finds each; ARGS=--help lists its options'
-	@echo 'make fuzz       random rows, texts, times, limits and messages for decoders and parsers;'
-	@echo '                CASES=100000 for more'
+	@echo 'make fuzz       known and random rows, texts, times, limits and messages for decoders and parsers;'
+	@echo '                SECONDS=3600 for longer than a minute'
 	@echo 'make interleavings  code with wake-ups of its own, in thousands of thread interleavings'
 	@echo 'make torture    programs of all libraries on a real server, while processes, server and network'
 	@echo '                fail, with every answer checked (three minutes); ARGS=--help lists its options'
@@ -114,14 +117,19 @@ simulate:
 defects:
 	@CARGO='$(CARGO)' .ci/defects.sh $(ARGS)
 
-fuzz:
-	PROPTEST_CASES=$(CASES) $(CARGO) test -p lockapi -p lockapi-conformance --lib fuzz
-
 # Everything is built with the cfg, in a folder of its own.
 interleavings:
 	RUSTFLAGS='--cfg shuttle' $(CARGO) test -p lockapi --lib --target-dir target/interleavings interleavings
 
 # What follows is built like the tests, so that little has to be built after them.
+fuzz:
+	@$(CARGO) nextest --version >/dev/null 2>&1 || $(CARGO) install cargo-nextest --locked
+	@report=$$(mktemp) && trap 'rm -f "$$report"' EXIT && \
+	LOCKAPI_FUZZ_REPORT=$$report LOCKAPI_FUZZ_SECONDS=$(SECONDS) LOCKAPI_FUZZ_SEED=$(SEED) \
+		$(CARGO) nextest run --profile fuzz --workspace --lib $(FEATURES) --test-threads 1000 \
+		-E 'test(/\bfuzz::/) $(if $(ONLY),and test(=$(ONLY)))'; \
+	status=$$?; sort -k 7 "$$report"; exit $$status
+
 torture:
 	@sh .ci/deps.sh test
 	$(CARGO) build --workspace --bin torture $(FEATURES)

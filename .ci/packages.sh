@@ -26,7 +26,7 @@ folder=${CARGO_TARGET_DIR:-target}/packages
 rm -rf "$folder/package" "$folder/unpacked"
 # Cargo's own verification builds all dependencies of each package.
 "$cargo" package --workspace --exclude lockapi-simulation --exclude lockapi-torture --exclude lockapi-failover \
-    --exclude lockapi-examples --target-dir "$folder" --no-verify
+    --exclude lockapi-fuzz --exclude lockapi-examples --target-dir "$folder" --no-verify
 
 mkdir "$folder/unpacked"
 cp Cargo.lock "$folder/unpacked"

@@ -2,6 +2,8 @@
 //! Programs use one of these.
 
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod update;
 mod value;
 

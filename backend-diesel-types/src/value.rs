@@ -85,7 +85,7 @@ impl<C> RunQueryDsl<C> for Bound<'_> {}
 pub struct Columns(Vec<Column>);
 
 #[derive(Debug)]
-enum Column {
+pub(crate) enum Column {
     /// Diesel does not tell the type of a NULL.
     Null,
     Value(Value),
@@ -104,7 +104,7 @@ impl QueryableByName<Pg> for Columns {
     }
 }
 
-fn read(value: PgValue<'_>) -> deserialize::Result<Column> {
+pub(crate) fn read(value: PgValue<'_>) -> deserialize::Result<Column> {
     Ok(Column::Value(match value.get_oid().get() {
         16 => Value::Bool(FromSql::<Bool, Pg>::from_sql(value)?),
         17 => Value::Bytes(FromSql::<Binary, Pg>::from_sql(value)?),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lockapi::driver::not_understood;
+use lockapi::{Error, ErrorKind};
 use tokio_postgres::Config;
 
 /// How long the server has to accept a connection if nothing else is set.
@@ -14,10 +15,16 @@ const DRIVER_KEEPALIVES_IDLE: Duration = Duration::from_secs(2 * 3600);
 /// The configuration that a URL describes, [with limits](with_limits).
 ///
 /// # Errors
-/// `Invalid` for a URL that cannot be parsed.
+/// `Invalid` for a URL that cannot be parsed, or that names several hosts.
 pub fn parse_config(url: &str) -> lockapi::Result<Config> {
     // The parser's error may quote the URL, which may hold a password.
-    let config = url.parse().map_err(|_| not_understood())?;
+    let config: Config = url.parse().map_err(|_| not_understood())?;
+    // The driver would take the one where the other does not answer; other drivers take the option alone.
+    if config.get_hosts().len() > 1 || config.get_hostaddrs().len() > 1 {
+        let message =
+            "the URL has a host before the path, and the option host; allowed is one of them";
+        return Err(Error::new(ErrorKind::Invalid, "connect", message));
+    }
     Ok(with_limits(config))
 }
 

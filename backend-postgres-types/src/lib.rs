@@ -3,6 +3,8 @@
 
 mod config;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod value;
 
 pub use config::{parse_config, with_limits};

@@ -166,7 +166,7 @@ pub(crate) fn plain(text: &str) -> String {
 fn is_invisible(letter: char) -> bool {
     matches!(
         letter,
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}'
+        '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}'
     )
 }
 
@@ -241,6 +241,78 @@ pub(crate) fn maybe_seconds<S: Serializer>(
     match duration {
         Some(duration) => seconds(duration, serializer),
         None => serializer.serialize_none(),
+    }
+}
+
+#[cfg(test)]
+mod fuzz {
+    use lockapi_fuzz::{check, text_like};
+    use proptest::{prop_assert, prop_assert_eq};
+
+    use super::*;
+
+    const TEXTS: [&str; 9] = [
+        "plain",
+        "\u{1b}[31mred\u{7}",
+        "a\r\nb\tc",
+        "\u{202e}evil\u{2066}",
+        "\u{61c}1",
+        "日本語",
+        "e\u{301}\u{200d}",
+        "\u{9b}0m",
+        "",
+    ];
+
+    /// What changes the direction of letters, by Unicode's property `Bidi_Control`.
+    const DIRECTIONS: [char; 12] = [
+        '\u{61c}', '\u{200e}', '\u{200f}', '\u{202a}', '\u{202b}', '\u{202c}', '\u{202d}',
+        '\u{202e}', '\u{2066}', '\u{2067}', '\u{2068}', '\u{2069}',
+    ];
+
+    struct Cells(Vec<String>);
+
+    impl Serialize for Cells {
+        fn serialize<S: serde::Serializer>(
+            &self,
+            serializer: S,
+        ) -> std::result::Result<S::Ok, S::Error> {
+            serializer.serialize_unit()
+        }
+    }
+
+    impl Entry for Cells {
+        const COLUMNS: &'static [&'static str] = &["one", "two"];
+
+        fn cells(&self) -> Vec<String> {
+            self.0.clone()
+        }
+    }
+
+    /// Terminals are told nothing but letters, and lines and columns stay what they are.
+    #[test]
+    fn entries_are_lines_of_letters() {
+        let lists = proptest::collection::vec((text_like(&TEXTS), text_like(&TEXTS)), 0..4);
+        let known = TEXTS.map(|text| (vec![(text.to_owned(), text.repeat(40))], true));
+        check(known, &(lists, proptest::bool::ANY), |(list, cut)| {
+            let entries: Vec<_> = list
+                .iter()
+                .map(|(one, two)| Cells(vec![one.clone(), two.clone()]))
+                .collect();
+            let shown = table(&entries, cut);
+            let lines: Vec<_> = shown.split('\n').collect();
+            prop_assert_eq!(lines.len(), entries.len() + 2, "{}", shown);
+            let harmless = |letter: char| !letter.is_control() && !DIRECTIONS.contains(&letter);
+            prop_assert!(lines.concat().chars().all(harmless), "{shown:?}");
+            if !cut {
+                for (line, (one, two)) in lines[1..].iter().zip(&list) {
+                    prop_assert!(
+                        line.starts_with(&plain(one)) && line.ends_with(plain(two).trim_end()),
+                        "{line:?}"
+                    );
+                }
+            }
+            Ok(())
+        });
     }
 }
 

@@ -265,4 +265,4 @@ fn told(answer: &Answer) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests;
+mod fuzz;

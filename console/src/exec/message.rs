@@ -171,3 +171,104 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod fuzz {
+    use std::time::Duration;
+
+    use lockapi_fuzz::{check, text_like};
+    use proptest::prelude::{Just, Strategy, any, prop_oneof};
+    use proptest::{prop_assert, prop_assert_eq};
+
+    use super::*;
+
+    fn order() -> impl Strategy<Value = Order> {
+        prop_oneof![
+            any::<u64>().prop_map(|micros| Order::Until(Time::at(Duration::from_micros(micros)))),
+            any::<i32>().prop_map(Order::Signal),
+            Just(Order::Stop),
+            Just(Order::Kill),
+        ]
+    }
+
+    fn report() -> impl Strategy<Value = Report> {
+        let how = prop_oneof![
+            any::<i32>().prop_map(How::Exited),
+            any::<i32>().prop_map(How::Signalled)
+        ];
+        let cause = prop_oneof![Just(Cause::Itself), Just(Cause::Deadline)];
+        prop_oneof![
+            any::<i32>().prop_map(Report::Started),
+            any::<i32>().prop_map(Report::Stopped),
+            any::<i32>().prop_map(Report::Stuck),
+            (cause, how).prop_map(|(cause, how)| Report::Ended(cause, how)),
+        ]
+    }
+
+    #[test]
+    fn what_is_said_is_one_line_and_understood() {
+        let known = [i32::MIN, -1, 0, i32::MAX].map(|n| {
+            (
+                Order::Signal(n),
+                Report::Ended(Cause::Itself, How::Exited(n)),
+            )
+        });
+        check(known, &(order(), report()), |(order, report)| {
+            let (said, told) = (order.to_string(), report.to_string());
+            prop_assert!(!said.contains('\n') && !told.contains('\n'));
+            prop_assert_eq!(said.parse(), Ok(order));
+            prop_assert_eq!(told.parse(), Ok(report));
+            prop_assert_eq!(said.parse::<Report>(), Err(NotUnderstood));
+            prop_assert_eq!(told.parse::<Order>(), Err(NotUnderstood));
+            Ok(())
+        });
+    }
+
+    /// Its words have the places and numbers of what it is understood as.
+    #[test]
+    fn nothing_else_is_understood() {
+        let known = [
+            "",
+            " ",
+            "stop",
+            "stop ",
+            " stop",
+            "Stop",
+            "kill 9",
+            "until 7",
+            "until 18446744073709551616",
+            "until -1",
+            "signal 15",
+            "signal 2147483648",
+            "signal +15",
+            "started 42",
+            "stopped 20",
+            "stuck 7",
+            "ended itself exited 3",
+            "ended deadline signalled 9",
+            "ended itself exited",
+            "ended  itself exited 3",
+            "ended itself exited 3 4",
+        ];
+        check(known.map(str::to_owned), &text_like(&known), |line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let read = |said: &str| {
+                let said: Vec<_> = said.split(' ').collect();
+                let alike = said.iter().zip(&words).all(|(said, word)| {
+                    said == word
+                        || word
+                            .parse::<i128>()
+                            .is_ok_and(|number| number.to_string() == *said)
+                });
+                said.len() == words.len() && alike
+            };
+            if let Ok(order) = line.parse::<Order>() {
+                prop_assert!(read(&order.to_string()), "{order:?}");
+            }
+            if let Ok(report) = line.parse::<Report>() {
+                prop_assert!(read(&report.to_string()), "{report:?}");
+            }
+            Ok(())
+        });
+    }
+}

@@ -37,9 +37,13 @@ fn descendants() -> Vec<Pid> {
 }
 
 fn parent(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may hold anything; state and parent follow.
-    let (_, rest) = stat.rsplit_once(')')?;
+    parent_in(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parent_in(stat: &[u8]) -> Option<i32> {
+    // The name, in brackets, may hold any bytes; state and parent follow.
+    let rest = stat.rsplit(|byte| *byte == b')').next()?;
+    let rest = std::str::from_utf8(rest).ok()?;
     rest.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
@@ -81,5 +85,58 @@ pub(super) fn end(patience: Duration) -> bool {
             return false;
         }
         std::thread::sleep(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod fuzz {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+
+    use lockapi_fuzz::{bytes_like, check};
+    use proptest::prelude::any;
+    use proptest::prop_assert_eq;
+
+    use super::*;
+
+    #[test]
+    fn names_of_processes_do_not_hide_their_parents() {
+        let names = [
+            &b"sleep"[..],
+            b"a) S 7 (b",
+            b")",
+            b"",
+            b"\xff\xfe",
+            b"a b\n1 1 1",
+        ]
+        .map(<[u8]>::to_vec);
+        let known = names.clone().map(|name| (1, name, 2));
+        check(
+            known,
+            &(any::<i32>(), bytes_like(names.to_vec()), any::<i32>()),
+            |(pid, name, parent)| {
+                let begin = format!("{pid} (");
+                let end = format!(") S {parent} 7 7 0 -1\n");
+                let stat = [begin.as_bytes(), &name, end.as_bytes()].concat();
+                prop_assert_eq!(parent_in(&stat), Some(parent));
+                Ok(())
+            },
+        );
+    }
+
+    /// A process has the name of its program, which may be any bytes.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn processes_of_any_name_are_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join(OsStr::from_bytes(b"\xff)"));
+        symlink("/bin/sleep", &program).expect("a link");
+        let mut child = Command::new(&program).arg("60").spawn().expect("a process");
+        let pid = i32::try_from(child.id()).expect("a number");
+        let found = parent(pid);
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+        assert_eq!(found, Some(getpid().as_raw_pid()));
     }
 }

@@ -219,13 +219,19 @@ fn host_of(request: &Request) -> Result<String, &'static str> {
 
 /// The host without its port.
 fn name_of(host: &str) -> &str {
-    if let Some((address, rest)) = host.strip_prefix('[').and_then(|host| host.split_once(']')) {
-        let is_port = rest.is_empty() || rest.starts_with(':');
-        return if is_port { address } else { "" };
+    let bracketed = host.strip_prefix('[').and_then(|host| host.split_once(']'));
+    let (name, rest) = match bracketed {
+        Some((address, rest)) if address.contains(':') => (address, rest),
+        Some(_) => return "",
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    let port = rest.strip_prefix(':').unwrap_or(rest);
+    let is_port = rest.len() != port.len() || rest.is_empty();
+    if is_port && port.bytes().all(|byte| byte.is_ascii_digit()) {
+        name
+    } else {
+        ""
     }
-    host.rsplit_once(':')
-        .filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()))
-        .map_or(host, |(name, _)| name)
 }
 
 /// An address cannot be made to lead elsewhere, as a name can.
@@ -337,6 +343,9 @@ fn base(request: &Request) -> String {
     }
     base.to_owned()
 }
+
+#[cfg(test)]
+mod fuzz;
 
 #[cfg(test)]
 mod tests {

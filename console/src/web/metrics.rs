@@ -283,6 +283,64 @@ fn tasks(out: &mut Text<'_>, seen: &Snapshot) {
 }
 
 #[cfg(test)]
+mod fuzz {
+    use lockapi_fuzz::{check, text_like};
+    use proptest::{prop_assert, prop_assert_eq};
+
+    use super::*;
+
+    /// What a label says by the format of Prometheus, and what follows it.
+    fn read(text: &str) -> Option<(String, &str)> {
+        let mut letters = text.strip_prefix('"')?.char_indices();
+        let mut value = String::new();
+        while let Some((at, letter)) = letters.next() {
+            match letter {
+                '"' => return Some((value, &text[at + 2..])),
+                '\\' => value.push(match letters.next()?.1 {
+                    'n' => '\n',
+                    other @ ('"' | '\\') => other,
+                    _ => return None,
+                }),
+                '\n' => return None,
+                other => value.push(other),
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn labels_are_read_as_they_were() {
+        let known = [
+            "",
+            "plain",
+            "a\"} 7\nother{x=\"\\",
+            "\\",
+            "\\n",
+            "\r\n",
+            "ä\u{2028}",
+        ];
+        check(known.map(str::to_owned), &text_like(&known), |value| {
+            let mut out = Text {
+                text: String::new(),
+                namespace: &value,
+            };
+            out.metric("m", "M.", [(vec![("queue", value.clone())], 1)]);
+            let mut lines = out.text.split_inclusive('\n');
+            let line = lines.nth(2).unwrap_or_default();
+            prop_assert!(lines.next().is_none(), "{}", out.text);
+            let namespace = line.strip_prefix("m{namespace=").and_then(read);
+            let (namespace, rest) = namespace.expect("a label");
+            let (queue, rest) = rest
+                .strip_prefix(",queue=")
+                .and_then(read)
+                .expect("a label");
+            prop_assert_eq!((namespace, queue, rest), (value.clone(), value, "} 1\n"));
+            Ok(())
+        });
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

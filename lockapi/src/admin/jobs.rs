@@ -107,7 +107,10 @@ impl FromStr for JobPlace {
         let mut parts = text.split('.').map(str::parse::<i64>);
         let parts = (parts.next(), parts.next(), parts.next(), parts.next());
         if let (Some(Ok(priority @ 0..=3)), Some(Ok(at)), Some(Ok(id)), None) = parts {
-            return Ok(Self { priority, at, id });
+            let place = Self { priority, at, id };
+            if place.to_string() == text {
+                return Ok(place);
+            }
         }
         let message =
             "a place in a list of jobs that no list has told; allowed are those of a page";

@@ -12,7 +12,7 @@ use super::{check, is_refused};
 use crate::Key;
 use crate::limit::level::{Level, Refunded};
 use crate::limit::raw_decision::{Outcome, RawDecision};
-use crate::limit::{Decision, MAX_PERIOD, MAX_PERMITS, Quota};
+use crate::limit::{Algorithm, Decision, MAX_PERIOD, MAX_PERMITS, Quota};
 
 /// The clock of a server, in nanoseconds: from 2000 until the end of the times that the table takes, in 2096.
 const NOW: Range<i64> = 946_684_800_000_000_000..4_000_000_000_000_000_000;
@@ -56,11 +56,58 @@ fn checked() -> impl Strategy<Value = Quota> {
     quota().prop_filter("a valid quota", |quota| quota.check().is_ok())
 }
 
+/// Whether the documentation allows a quota, in plain arithmetic.
+fn is_allowed(quota: &Quota) -> bool {
+    let (permits, limit) = (u128::from(quota.permits()), u128::from(quota.limit()));
+    let counts = |count| (1..=1_000_000_000).contains(&count);
+    let period = quota.period().as_nanos();
+    let year = 366 * 86_400 * 1_000_000_000_u128;
+    if !counts(permits) || !counts(limit) || !(1_000_000..=year).contains(&period) {
+        return false;
+    }
+    match quota.algorithm() {
+        // Ten million a second, and a burst that is there again in ten years.
+        Algorithm::Gcra => period >= 100 * permits && period.div_ceil(permits) * limit <= 10 * year,
+        _ => {
+            let plain = Quota::new(quota.permits(), quota.period());
+            [plain.fixed_window(), plain.sliding_window()].contains(quota)
+        }
+    }
+}
+
+/// What a permit costs.
+fn unit(quota: &Quota) -> i128 {
+    match quota.algorithm() {
+        Algorithm::Gcra => {
+            let (period, permits) = (quota.period().as_nanos(), u128::from(quota.permits()));
+            period.div_ceil(permits).cast_signed()
+        }
+        _ => 1,
+    }
+}
+
 #[test]
 fn quotas_are_checked_without_overflow() {
-    check(&(quota(), any::<u64>()), |(quota, cost)| {
+    let edges = [
+        Quota::new(1, MAX_PERIOD).burst(10),
+        Quota::new(1, MAX_PERIOD).burst(11),
+        Quota::new(MAX_PERMITS, MAX_PERIOD),
+        Quota::new(10_000, Duration::from_millis(1)),
+        Quota::new(10_001, Duration::from_millis(1)),
+        Quota::new(MAX_PERMITS, Duration::from_millis(1)).sliding_window(),
+        Quota::new(3, Duration::from_nanos(1_000_001)).fixed_window(),
+        Quota::new(u64::MAX, Duration::MAX),
+        Quota::per_second(0),
+    ];
+    let known = edges.into_iter().flat_map(|quota| {
+        [0, 1, quota.limit(), quota.limit().saturating_add(1)].map(|cost| (quota, cost))
+    });
+    check(known, &(quota(), any::<u64>()), |(quota, cost)| {
+        prop_assert_eq!(quota.check().is_ok(), is_allowed(&quota), "{:?}", quota);
         if quota.check().is_ok() {
             let limit = quota.limit();
+            let price = i128::from(cost.min(limit)) * unit(&quota);
+            prop_assert_eq!(i128::from(quota.price(cost.min(limit))), price);
             prop_assert_eq!(quota.check_cost(cost).is_ok(), (1..=limit).contains(&cost));
             prop_assert!(quota.price(limit) > 0 && quota.price(1) > 0);
             prop_assert!(quota.price(limit) < i64::MAX / 4, "{quota:?}");
@@ -76,7 +123,7 @@ fn quotas_are_checked_without_overflow() {
 fn states_never_overflow_and_say_when_there_is_room() {
     let step = (any::<bool>(), 1..=MAX_PERMITS, 0..4_u8, time());
     let cases = (checked(), checked(), NOW, vec(step, 1..12));
-    check(&cases, |(one, other, start, steps)| {
+    check([], &cases, |(one, other, start, steps)| {
         let (mut level, mut now) = (Level::default(), start);
         for (first, permits, what, time) in steps {
             let quota = if first { one } else { other };
@@ -156,7 +203,7 @@ fn stored() -> impl Strategy<Value = Level> {
 #[test]
 fn any_stored_state_is_decided() {
     let cases = (checked(), stored(), NOW, any::<bool>(), 1..=MAX_PERMITS);
-    check(&cases, |(quota, level, now, taken, cost)| {
+    check([], &cases, |(quota, level, now, taken, cost)| {
         let cost = cost.min(quota.limit());
         let outcome = if taken {
             Outcome::Taken(1)
@@ -180,4 +227,134 @@ fn any_stored_state_is_decided() {
         }
         Ok(())
     });
+}
+
+/// One quota on a clock that goes forward, in plain arithmetic.
+#[derive(Debug, Default)]
+struct Plain {
+    /// When all is there again.
+    full: i128,
+    /// When the window began, if one has.
+    began: Option<i128>,
+    used: i128,
+    before: i128,
+}
+
+impl Plain {
+    /// Begins the window of a time, if that of the one before has ended.
+    fn begin(&mut self, quota: &Quota, now: i128) {
+        let window = i128::from(quota.window());
+        let slides = quota.is_sliding();
+        let Some(began) = self.began else {
+            self.began = Some(now);
+            return;
+        };
+        let over = (now - began) / window;
+        if over > 0 {
+            let next = over == 1 && slides;
+            self.before = if next { self.used } else { 0 };
+            self.began = Some(if next { began + window } else { now });
+            self.used = 0;
+        }
+    }
+
+    /// The least and the most that may be left.
+    fn room(&mut self, quota: &Quota, now: i128) -> (i128, i128) {
+        let depth = i128::from(quota.limit()) * unit(quota);
+        if quota.algorithm() == Algorithm::Gcra {
+            let room = depth - (self.full - now).max(0);
+            return (room, room);
+        }
+        let mut level = Self { ..*self };
+        level.begin(quota, now);
+        let window = i128::from(quota.window());
+        let left = window - (now - level.began.unwrap_or(now));
+        // What counts of the window before, and a step of a millionth more.
+        let step = window / 1_000_000;
+        let counts = (level.before * left + window - 1) / window;
+        let steps = step * 1_000_000;
+        let most = (level.before * (left + step) / steps).min(level.before) + 1;
+        (depth - level.used - most, depth - level.used - counts)
+    }
+
+    fn take(&mut self, quota: &Quota, price: i128, now: i128) {
+        if quota.algorithm() == Algorithm::Gcra {
+            self.full = self.full.max(now) + price;
+        } else {
+            self.begin(quota, now);
+            self.used += price;
+        }
+    }
+}
+
+/// What is left is what plain arithmetic says, and no more is ever taken than the quota has.
+#[test]
+fn levels_are_those_of_plain_arithmetic() {
+    let short =
+        (1..20_u64, 1_000_000..2_500_000_u64, 0..3_u8).prop_map(|(permits, period, kind)| {
+            let quota = Quota::new(permits, Duration::from_nanos(period));
+            match kind {
+                0 => quota,
+                1 => quota.fixed_window(),
+                _ => quota.sliding_window(),
+            }
+        });
+    let passes = prop_oneof![
+        2 => (0..3_000_000_i64).prop_map(|nanos| (nanos, 0)),
+        // So many millionths of the period.
+        3 => (0..2_500_000_i64).prop_map(|part| (0, part)),
+        1 => Just((0, 1_000_000)),
+    ];
+    let step = (passes, 1..=MAX_PERMITS, any::<bool>());
+    let quotas = prop_oneof![short, checked()];
+    let start = NOW.start..NOW.start * 2;
+    check(
+        [],
+        &(quotas, start, vec(step, 1..16)),
+        |(quota, start, steps)| {
+            let (mut level, mut plain, mut now) = (Level::default(), Plain::default(), start);
+            let mut taken: Vec<(i128, i128)> = Vec::new();
+            for ((nanos, millionths), permits, small) in steps {
+                let period = i128::try_from(quota.period().as_nanos()).unwrap_or(0);
+                let part = period * i128::from(millionths) / 1_000_000;
+                now += nanos + i64::try_from(part).unwrap_or(0);
+                let permits = if small { permits % 3 + 1 } else { permits }.min(quota.limit());
+                let price = quota.price(permits);
+                let at = i128::from(now);
+                let (least, most) = plain.room(&quota, at);
+                let room = i128::from(level.room(&quota, now));
+                prop_assert!(
+                    (least..=most).contains(&room),
+                    "{least} {room} {most} {plain:?}"
+                );
+                let fits = level.fits(&quota, price, now);
+                prop_assert_eq!(i128::from(fits), room.max(0) / i128::from(price));
+                let wait = level.wait_for(&quota, price, now);
+                if !quota.is_sliding() && wait > 0 {
+                    prop_assert_eq!(
+                        level.fits(&quota, price, now + wait - 1),
+                        0,
+                        "it waits too long"
+                    );
+                }
+                if fits > 0 {
+                    level.take(&quota, price, now);
+                    plain.take(&quota, i128::from(price), at);
+                    taken.push((at, i128::from(permits)));
+                }
+            }
+            if quota.algorithm() == Algorithm::Gcra {
+                let period = i128::try_from(quota.period().as_nanos()).unwrap_or(0);
+                for (first, (begin, _)) in taken.iter().enumerate() {
+                    let mut sum = 0;
+                    for (at, permits) in &taken[first..] {
+                        sum += permits;
+                        let refilled = (at - begin) * i128::from(quota.permits());
+                        prop_assert!((sum - i128::from(quota.limit())) * period <= refilled);
+                    }
+                }
+            }
+            Ok(())
+        },
+    );
 }

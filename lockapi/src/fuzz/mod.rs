@@ -1,8 +1,10 @@
-//! Random input for what reads the input of others: rows, texts, times and limits.
+//! Known and random input for what reads the input of others: rows, texts, times and limits.
 //!
-//! Each property runs on some hundred values with the other tests, and on as many as `PROPTEST_CASES` says with
-//! `make fuzz`. What failed once is a test of its own, beside what was mended.
+//! Each property runs on its known values and on some hundred random ones with the other tests, and for a time with
+//! `make fuzz`. What failed once is a known value, or a test of its own beside what was mended.
 
+#[cfg(feature = "tower")]
+mod addresses;
 mod batches;
 mod limits;
 mod options;
@@ -11,8 +13,7 @@ mod texts;
 #[cfg(feature = "cron")]
 mod times;
 
-use proptest::strategy::Strategy;
-use proptest::test_runner::{Config, TestCaseResult, TestRunner};
+use lockapi_fuzz::check;
 
 use crate::{ErrorKind, Result};
 
@@ -24,16 +25,4 @@ fn is_refused<T>(checked: &Result<T>) -> bool {
             told.contains("; allowed ") || told.contains("which PostgreSQL cannot store");
         error.kind() == ErrorKind::Invalid && explained
     })
-}
-
-/// Runs a property on random values, and reports the smallest that it fails on.
-fn check<S: Strategy>(values: &S, property: impl Fn(S::Value) -> TestCaseResult) {
-    let config = Config {
-        failure_persistence: None,
-        max_shrink_iters: 100_000,
-        ..Config::default()
-    };
-    if let Err(failure) = TestRunner::new(config).run(values, property) {
-        panic!("{failure}");
-    }
 }

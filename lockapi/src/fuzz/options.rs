@@ -40,7 +40,16 @@ fn duration() -> impl Strategy<Value = Duration> {
 #[test]
 fn leases_are_checked() {
     let cases = (duration(), duration(), any::<String>(), 0..5000_usize);
-    check(&cases, |(ttl, hold, owner, data)| {
+    let edges = [MIN_TTL, MAX_TTL, Duration::ZERO, Duration::MAX];
+    let known = edges.into_iter().flat_map(|ttl| {
+        let holds = [
+            Duration::ZERO,
+            ttl,
+            ttl.saturating_add(Duration::from_nanos(1)),
+        ];
+        holds.map(|hold| (ttl, hold, String::new(), 0))
+    });
+    check(known, &cases, |(ttl, hold, owner, data)| {
         let options = LeaseOptions::new(ttl)
             .minimum_hold(hold)
             .owner(owner)
@@ -61,7 +70,19 @@ fn leases_are_checked() {
 fn reports_are_checked() {
     let fractions = prop_oneof![any::<f64>(), -0.1..1.1_f64];
     let notes = prop_oneof![any::<String>(), "\\PC{0,400}", "[a\u{0}]{0,20}"];
-    check(&(fractions, notes), |(fraction, note)| {
+    let edges = [
+        0.0,
+        -0.0,
+        1.0,
+        1.0 + f64::EPSILON,
+        f64::MIN_POSITIVE,
+        f64::NAN,
+        f64::INFINITY,
+    ];
+    let known = edges.into_iter().flat_map(|fraction| {
+        [0, MAX_PROGRESS_NOTE, MAX_PROGRESS_NOTE + 1].map(|length| (fraction, "n".repeat(length)))
+    });
+    check(known, &(fractions, notes), |(fraction, note)| {
         let checked = checked_report(Ticket { id: 1, token: 1 }, fraction, &note);
         let allowed = (0.0..=1.0).contains(&fraction)
             && note.len() <= MAX_PROGRESS_NOTE
@@ -87,7 +108,22 @@ fn backends_are_checked() {
         numbers(),
     );
     let (accepted, too_small) = (Cell::new(0), Cell::new(0));
+    let second = Duration::from_secs(1);
+    let known = [
+        ("n".to_owned(), 10, 10, second, second, 100),
+        ("n".to_owned(), 10, 10, second, second, 0),
+        (
+            "n".to_owned(),
+            usize::MAX,
+            usize::MAX,
+            Duration::MAX,
+            Duration::MAX,
+            usize::MAX,
+        ),
+        (String::new(), 0, 0, Duration::ZERO, Duration::ZERO, 0),
+    ];
     check(
+        known,
         &cases,
         |(namespace, locks, waiters, timeout, heartbeat, pool)| {
             let options = BackendOptions::default()
@@ -128,7 +164,18 @@ fn queues_and_jobs_are_checked() {
         ),
     );
     let (queues, jobs) = (Cell::new(0), Cell::new(0));
+    let second = Duration::from_secs(1);
+    let known = [
+        (second, (Some(second), second), 100, (second, second, 1, 0)),
+        (
+            MAX_DELAY,
+            (None, MAX_DELAY),
+            MAX_PAYLOAD_BYTES,
+            (MAX_DELAY, MAX_DELAY, 1_000_000, u64::MAX),
+        ),
+    ];
     check(
+        known,
         &cases,
         |(keep, (dead, results), payload, (delay, ttl, attempts, at))| {
             let options = QueueOptions::default()
@@ -180,17 +227,23 @@ fn tasks_are_checked() {
     ];
     let overlap = proptest::sample::select(vec![Overlap::Allow, Overlap::Skip, Overlap::Queue]);
     let cases = (duration(), duration(), duration(), misfire, overlap);
-    check(&cases, |(every, first, timeout, misfire, overlap)| {
-        let task = Task::every("task", every, Job::new("job", "payload")?)
-            .first_in(first)
-            .timeout(timeout)
-            .misfire(misfire)
-            .overlap(overlap);
-        let checked = task.check();
-        prop_assert!(checked.is_ok() || is_refused(&checked));
-        if checked.is_ok() {
-            prop_assert!((MIN_EVERY..=MAX_EVERY + Duration::from_nanos(999)).contains(&every));
-        }
-        Ok(())
-    });
+    let known = [MIN_EVERY, MAX_EVERY, Duration::ZERO, Duration::MAX]
+        .map(|time| (time, time, time, Misfire::CatchUp(1000), Overlap::Queue));
+    check(
+        known,
+        &cases,
+        |(every, first, timeout, misfire, overlap)| {
+            let task = Task::every("task", every, Job::new("job", "payload")?)
+                .first_in(first)
+                .timeout(timeout)
+                .misfire(misfire)
+                .overlap(overlap);
+            let checked = task.check();
+            prop_assert!(checked.is_ok() || is_refused(&checked));
+            if checked.is_ok() {
+                prop_assert!((MIN_EVERY..=MAX_EVERY + Duration::from_nanos(999)).contains(&every));
+            }
+            Ok(())
+        },
+    );
 }

@@ -51,11 +51,23 @@ impl FromStr for Network {
         };
         let address: IpAddr = address.parse().map_err(|_| invalid())?;
         let bits = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.map_or(Ok(bits), str::parse).map_err(|_| invalid())?;
+        // A sign or zeros before it are no part of it.
+        let read = |text: &str| text.parse().ok().filter(|it: &u8| it.to_string() == text);
+        let prefix = prefix.map_or(Some(bits), read).ok_or_else(invalid)?;
         if prefix > bits || masked(address, prefix) != address {
             return Err(invalid());
         }
-        Ok(Self { address, prefix })
+        // As addresses are compared: IPv4 that is written as IPv6 has 96 bits before it.
+        let canonical = address.to_canonical();
+        let prefix = if canonical == address {
+            prefix
+        } else {
+            prefix - 96
+        };
+        Ok(Self {
+            address: canonical,
+            prefix,
+        })
     }
 }
 
@@ -181,7 +193,14 @@ mod tests {
         let all: Network = "0.0.0.0/0".parse().unwrap();
         assert!(all.contains("255.1.2.3".parse().unwrap()));
         assert!(!all.contains("::1".parse().unwrap()));
+        for mapped in ["::ffff:10.0.0.0/104", "::ffff:10.1.2.3"] {
+            let mapped: Network = mapped.parse().unwrap();
+            assert!(mapped.contains("10.1.2.3".parse().unwrap()), "{mapped:?}");
+            assert!(!mapped.contains("11.1.2.3".parse().unwrap()), "{mapped:?}");
+        }
         for wrong in [
+            "10.0.0.0/+8",
+            "10.0.0.0/08",
             "",
             "10.0.0.0/33",
             "10.0.0.1/8",

@@ -14,6 +14,7 @@ use crate::id::operations as id;
 use crate::idempotency::operations as idempotency;
 use crate::lease::operations as lease;
 use crate::limit::{Quota, charge, manage, reservation, take as limit_take};
+use crate::memory::ModelState;
 use crate::mutex::lock_request::{LockMode, LockRequest};
 use crate::queue::Ticket;
 use crate::queue::operations as queue;
@@ -26,15 +27,20 @@ pub(super) struct Decoder {
     pub(super) name: &'static str,
     pub(super) columns: &'static [Type],
     pub(super) read: Read,
+    /// What the model answers to two requests on an empty database.
+    pub(super) rows: Rows,
 }
 
 /// Reads rows as the answer to so many requests.
 type Read = Box<dyn Fn(usize, Rows) -> Result<(), Failure>>;
 
 fn of<O: Operation>(request: O) -> Decoder {
+    let two = [request.clone(), request.clone()];
+    let rows = O::model(&two, &mut ModelState::default(), 1);
     Decoder {
         name: O::STATEMENT.name,
         columns: O::STATEMENT.columns,
+        rows: rows.unwrap_or_default(),
         read: Box::new(move |requests, rows| {
             let batch = vec![request.clone(); requests];
             O::decode(&batch, rows).map(drop)
