@@ -56,6 +56,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn one_host_is_named() {
+        assert!(parse_config("postgres:///app?host=/run/postgresql").is_ok());
+        let error = parse_config("postgres://u:secret@one/app?host=two").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(
+            error.to_string().contains("; allowed is one of them"),
+            "{error}"
+        );
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+
+    #[test]
     fn what_the_program_has_set_of_the_network_stays() {
         let config = parse_config("postgres://host/app").unwrap();
         assert_eq!(config.get_keepalives_idle(), CONNECT_TIMEOUT);
