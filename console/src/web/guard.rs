@@ -372,6 +372,9 @@ mod tests {
             "admin.example.com.evil",
             "",
             "[::1].evil.example",
+            "[::1]:evil.example",
+            "[localhost]",
+            "::1:80",
         ] {
             assert!(!is_allowed(host, &allowed), "{host}");
         }
