@@ -35,7 +35,7 @@ const ROUNDS: usize = 8;
 #[derive(Clone, Copy, Debug)]
 enum Plan {
     Few,
-    Until(Instant),
+    For(Duration),
     Only(u64),
 }
 
@@ -45,19 +45,23 @@ impl Plan {
             return Self::Only(seed);
         }
         let seconds = variable("LOCKAPI_FUZZ_SECONDS").map(Duration::from_secs);
-        seconds.map_or(Self::Few, |time| Self::Until(Instant::now() + time))
+        seconds.map_or(Self::Few, Self::For)
     }
 
-    fn is_over(self) -> bool {
-        matches!(self, Self::Until(end) if Instant::now() >= end)
+    /// When the last round ends.
+    fn end(self) -> Option<Instant> {
+        match self {
+            Self::For(time) => Some(Instant::now() + time),
+            Self::Few | Self::Only(_) => None,
+        }
     }
 
-    fn seeds(self) -> Box<dyn Iterator<Item = u64>> {
+    fn seeds(self, is_over: impl Fn() -> bool + 'static) -> Box<dyn Iterator<Item = u64>> {
         let random = || RandomState::new().hash_one(());
         match self {
             Self::Few => Box::new(std::iter::repeat_with(random).take(ROUNDS)),
-            Self::Until(_) => {
-                Box::new(std::iter::repeat_with(random).take_while(move |_| !self.is_over()))
+            Self::For(_) => {
+                Box::new(std::iter::repeat_with(random).take_while(move |_| !is_over()))
             }
             Self::Only(seed) => Box::new(std::iter::once(seed)),
         }
@@ -126,10 +130,21 @@ where
     S: Strategy,
     S::Value: Clone,
 {
+    let mut known_values = 0_u64;
+    for value in known {
+        let mut runner = TestRunner::new(config(0));
+        let tree = Just(value).new_tree(&mut runner)?;
+        known_values += 1;
+        if let Err(failure) = runner.run_one(tree, &property) {
+            return Err(format!("{name}, on a value that is known: {failure}").into());
+        }
+    }
+    let end = plan.end();
+    let is_over = move || end.is_some_and(|end| Instant::now() >= end);
     let (ran, failed) = (Cell::new(0_u64), Cell::new(false));
     let counted = |value| {
         // A round ends in time, but what has failed is made smaller.
-        if plan.is_over() && !failed.get() {
+        if is_over() && !failed.get() {
             return Ok(());
         }
         // It may panic.
@@ -141,16 +156,7 @@ where
         }
         result
     };
-    let mut known_values = 0_u64;
-    for value in known {
-        let mut runner = TestRunner::new(config(0));
-        let tree = Just(value).new_tree(&mut runner)?;
-        known_values += 1;
-        if let Err(failure) = runner.run_one(tree, &property) {
-            return Err(format!("{name}, on a value that is known: {failure}").into());
-        }
-    }
-    for seed in plan.seeds() {
+    for seed in plan.seeds(is_over) {
         match TestRunner::new(config(seed)).run(values, counted) {
             Ok(()) => {}
             Err(failure) => {
@@ -208,8 +214,8 @@ mod tests {
 
     #[test]
     fn what_panics_fails_and_is_made_smaller() {
-        let end = Instant::now() + Duration::from_secs(60);
-        let ran = run("property", Plan::Until(end), [], &any::<u8>(), |number| {
+        let long = Plan::For(Duration::from_secs(60));
+        let ran = run("property", long, [], &any::<u8>(), |number| {
             assert!(number < 7);
             Ok(())
         });
@@ -219,8 +225,8 @@ mod tests {
     #[test]
     fn it_ends_in_time() {
         let begun = Instant::now();
-        let end = begun + Duration::from_millis(200);
-        let ran = run("property", Plan::Until(end), [1], &any::<u8>(), |_| {
+        let short = Plan::For(Duration::from_millis(200));
+        let ran = run("property", short, [1], &any::<u8>(), |_| {
             thread::sleep(Duration::from_millis(20));
             Ok(())
         });

@@ -122,35 +122,67 @@ fn rows_of_the_model_are_read() {
     assert!(rows_seen > 50, "{rows_seen}");
 }
 
+/// Columns that statements have for what they do, and that no decoder reads.
+const UNREAD: [(&str, usize); 18] = [
+    ("lease.check", 0),
+    ("queue.push", 1),
+    ("queue.push_keyed", 3),
+    // Also of several that are pushed together.
+    ("queue.push_keyed", 3),
+    ("queue.redrive", 1),
+    ("queue.set_paused", 1),
+    ("queue.set_name_paused", 1),
+    ("queue.set_limit", 1),
+    ("schedule.fire", 4),
+    ("schedule.run_now", 4),
+    ("schedule.release", 1),
+    ("schedule.set", 0),
+    ("schedule.switch", 1),
+    ("admin.cancel_jobs", 2),
+    ("admin.edit_jobs", 5),
+    ("admin.edit_jobs", 6),
+    ("engine.session_settings", 1),
+    ("migrate.lock", 0),
+];
+
 /// What is wrong with a column is told with its number.
 #[test]
 fn columns_of_other_types_are_named() {
     let mut runner = TestRunner::deterministic();
     let mut silent = Vec::new();
     for decoder in decoders() {
-        // Where one is NULL others may be read.
-        let cell = |of: &Type| prop_oneof![2 => value(*of), 1 => Just(Value::Null(*of))];
-        let cells: Vec<_> = decoder.columns.iter().map(cell).collect();
-        let mut rows = decoder.rows.clone();
-        rows.extend((0..300).map(|_| Row(cells.new_tree(&mut runner).expect("a row").current())));
-        for (column, of) in decoder.columns.iter().enumerate() {
-            let mut named = false;
-            for mut row in rows.clone() {
-                row.0[column] = match of {
-                    Type::Bytes => Value::Bool(true),
-                    _ => Value::Bytes(Vec::new()),
-                };
-                let failure = (decoder.read)(1, vec![row]).err();
-                let told = failure.map(|failure| failure.error("decode").to_string());
-                let words = format!("column {column} of the answer is not of the expected type");
-                named |= told.is_some_and(|told| told.contains(&words));
-            }
-            if !named {
+        for column in 0..decoder.columns.len() {
+            if !is_named(&decoder, column, &mut runner) {
                 silent.push((decoder.name, column));
             }
         }
     }
-    assert_eq!(silent, []);
+    assert_eq!(silent, UNREAD);
+}
+
+/// Whether there is a row in which the decoder tells the column.
+fn is_named(decoder: &Decoder, column: usize, runner: &mut TestRunner) -> bool {
+    let of = decoder.columns[column];
+    let words = format!("column {column} of the answer is not of the expected type");
+    // Where one is NULL others may be read. Many begin with the number of the request.
+    let cell = |of: &Type| prop_oneof![6 => value(*of), 1 => Just(Value::Null(*of))];
+    let cells: Vec<_> = decoder.columns.iter().map(cell).collect();
+    let rows = (0..3000).map(|nth| {
+        let mut cells = cells.new_tree(runner).expect("a row").current();
+        if nth % 2 == 0 && decoder.columns[0] == Type::Int {
+            cells[0] = Value::Int(1);
+        }
+        Row(cells)
+    });
+    decoder.rows.iter().cloned().chain(rows).any(|mut row| {
+        row.0[column] = match of {
+            Type::Bytes => Value::Bool(true),
+            _ => Value::Bytes(Vec::new()),
+        };
+        let failure = (decoder.read)(1, vec![row]).err();
+        let told = failure.map(|failure| failure.error("decode").to_string());
+        told.is_some_and(|told| told.contains(&words))
+    })
 }
 
 #[test]
