@@ -31,7 +31,8 @@ pub enum Algorithm {
     /// Counts the permits of the window so far, and of the previous window the part that a window
     /// ending now would overlap. It is an approximation: it assumes that the permits of the
     /// previous window were taken evenly. It counts in steps of a millionth of the window, rounded
-    /// against the caller.
+    /// against the caller. Steps are whole nanoseconds: in a window of a few milliseconds that is not a
+    /// whole number of them, up to half of the previous window counts too much.
     SlidingWindow,
 }
 
