@@ -70,6 +70,10 @@ pub(crate) mod tests {
         }
     }
 
+    pub(crate) fn panicking_waker() -> Waker {
+        Waker::from(Arc::new(Panics))
+    }
+
     /// Whether the second of two waits is woken, although the waker of the first panics.
     pub(crate) fn is_woken_beside_a_panic<T>(
         one: impl Future<Output = T>,
@@ -77,7 +81,7 @@ pub(crate) mod tests {
         wake: impl FnOnce(),
     ) -> bool {
         let (mut one, mut other) = (pin!(one), pin!(other));
-        let (panics, counts) = (Waker::from(Arc::new(Panics)), Arc::new(Counts::default()));
+        let (panics, counts) = (panicking_waker(), Arc::new(Counts::default()));
         let first = one.as_mut().poll(&mut Context::from_waker(&panics));
         let counting = Waker::from(Arc::clone(&counts));
         let second = other.as_mut().poll(&mut Context::from_waker(&counting));

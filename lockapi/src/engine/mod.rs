@@ -67,7 +67,7 @@ mod watch;
 
 use self::core::Core;
 #[cfg(test)]
-pub(crate) use catch_panic::tests::is_woken_beside_a_panic;
+pub(crate) use catch_panic::tests::{is_woken_beside_a_panic, panicking_waker};
 pub(crate) use catch_panic::{catch_panic, contained};
 #[cfg(feature = "suite")]
 pub use clock::DrivenClock;

@@ -1,6 +1,7 @@
 //! What the suite cannot reach: tasks that never run, and what is left behind inside.
 
 mod unanswered;
+mod wakers;
 
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};

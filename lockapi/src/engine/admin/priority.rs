@@ -1,14 +1,15 @@
 //! Clearing the way for a session: reads who is in it, again and again, and signals them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::admin::{Blocker, Priority, PriorityScope, SignalOutcome, SignalledBlocker, Unblock};
 use crate::engine::clock::Time;
 use crate::engine::timer::Timer;
-use crate::engine::{Core, batcher::Batcher};
+use crate::engine::{Core, batcher::Batcher, catch_panic};
 use crate::error::Result;
+use crate::sync::Mutex;
 
 /// How often it reads who is in the way.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -107,10 +108,15 @@ impl Watcher {
         known.retain(|id, _| blockers.iter().any(|one| (one.pid, one.started) == *id));
         for blocker in blockers {
             let id = (blocker.pid, blocker.started);
-            let one = known.entry(id).or_insert_with(|| BlockerState {
-                since: now,
-                selected: (self.priority.filter)(&blocker),
-                ..BlockerState::default()
+            let one = known.entry(id).or_insert_with(|| {
+                let mut selected = false;
+                // One that panics selects nothing; whoever ends the priority waits for the rest.
+                catch_panic(|| selected = (self.priority.filter)(&blocker));
+                BlockerState {
+                    since: now,
+                    selected,
+                    ..BlockerState::default()
+                }
             });
             let outcome = match blocker.signalled {
                 2 => SignalOutcome::Terminated,
@@ -123,5 +129,58 @@ impl Watcher {
             self.shared
                 .update(|report| report.signalled.push(SignalledBlocker { outcome, blocker }));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::driver::Mode;
+    use crate::engine::clock::Clock;
+    use crate::engine::connection::Connections;
+    use crate::engine::driver::Driver;
+    use crate::memory::Database;
+
+    #[test]
+    fn filter_that_panics_selects_nothing_and_does_not_keep_the_scope_open() {
+        let timer = Timer::start(&Clock::real()).unwrap();
+        let driver = Driver::new(Database::new());
+        let limit = Duration::from_secs(5);
+        let connections = Connections::new(driver, timer.clone(), Mode::Direct, limit);
+        let shared = Arc::<crate::admin::Shared>::default();
+        let watcher = Arc::new(Watcher {
+            batcher: Batcher::new(Arc::new(connections)),
+            timer,
+            namespace: String::new(),
+            pid: 1,
+            priority: Priority::new("test").filter(|_| panic!("a filter of the program")),
+            known: Mutex::default(),
+            shared: Arc::clone(&shared),
+        });
+        let scope = PriorityScope {
+            shared: Arc::clone(&shared),
+        };
+        let blocker = Blocker {
+            pid: 2,
+            started: 0,
+            username: None,
+            application: None,
+            state: None,
+            statement: None,
+            transaction_age: None,
+            allowed: true,
+            signalled: 0,
+        };
+        assert!(shared.begin());
+        // As the batcher calls it.
+        let answered = AssertUnwindSafe(|| Arc::clone(&watcher).checked(Ok(vec![blocker])));
+        let _contained = catch_unwind(answered);
+        assert!(scope.finish().now_or_never().is_some());
+        let known = watcher.known.lock().unwrap();
+        assert!(known.values().all(|one| !one.selected) && known.len() == 1);
     }
 }

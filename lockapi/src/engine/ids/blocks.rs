@@ -1,15 +1,16 @@
 //! Ids of blocks that the database hands out.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
-use crate::engine::Core;
 use crate::engine::batcher::ended;
+use crate::engine::{Core, catch_panic};
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{IdGen, IdOptions, Ids, NextBlock};
+use crate::sync::{Mutex, MutexGuard};
 
 pub(super) struct Handle {
     core: Arc<Core>,
@@ -77,8 +78,8 @@ impl Handle {
             let waiting = std::mem::take(&mut state.waiting);
             drop(state);
             for sender in waiting {
-                // A caller that left does not want to know.
-                let _left = sender.send(outcome.clone());
+                // A caller that left does not want to know, and the waker of one may panic.
+                catch_panic(|| drop(sender.send(outcome.clone())));
             }
         });
         answer

@@ -1,7 +1,7 @@
 //! Ids of a worker number that is leased from the database.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,7 +11,7 @@ use super::counter::{Counter, Obstacle};
 use crate::engine::batcher::{Batcher, ended};
 use crate::engine::clock::Time;
 use crate::engine::timer::Timer;
-use crate::engine::{Core, is_closed};
+use crate::engine::{Core, catch_panic, is_closed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{
     ClaimWorker, ClaimedWorker, IdGen, IdOptions, Ids, Layout, ReleaseWorker, RenewWorker,
@@ -19,6 +19,7 @@ use crate::id::{
 };
 use crate::lease::micros;
 use crate::random;
+use crate::sync::{Mutex, MutexGuard};
 
 /// A renewal follows the last one after this part of the reserve …
 const RENEW_PART: u32 = 2;
@@ -442,8 +443,8 @@ fn answer(mut state: MutexGuard<'_, State>, outcome: &Result<()>) {
     let waiting = std::mem::take(&mut state.waiting);
     drop(state);
     for sender in waiting {
-        // A caller that left does not want to know.
-        let _left = sender.send(outcome.clone());
+        // A caller that left does not want to know, and the waker of one may panic.
+        catch_panic(|| drop(sender.send(outcome.clone())));
     }
 }
 

@@ -7,10 +7,10 @@ use tokio::sync::oneshot;
 
 use super::{AcquireRequest, Entry, Leases, RequestedSlots, lost};
 use crate::election::topic;
-use crate::engine::Notify;
 use crate::engine::batcher::{Repeated, Reply};
 use crate::engine::clock::Time;
 use crate::engine::renewal::Held;
+use crate::engine::{Notify, catch_panic};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::lease::{Abandon, slot};
@@ -101,11 +101,13 @@ impl Leases {
             let repeat = outcome.is_err();
             if let Some(answered) = answered {
                 let ended = leases.timer.now() >= held.deadline();
-                answered(outcome.and_then(|held| match held {
+                let outcome = outcome.and_then(|held| match held {
                     true => Ok(()),
                     false if repeated || ended => Err(unknown()),
                     false => Err(lost("release")),
-                }));
+                });
+                // The waker of its caller may panic; the rest is for others.
+                catch_panic(|| answered(outcome));
             }
             let again = leases.timer.now() + RELEASE_AGAIN;
             if repeat && again < until {

@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::answers::UndoingReply;
 use crate::engine::batcher::{Answer as _, Repeated};
+use crate::engine::catch_panic;
 use crate::engine::keyed_fifo::{KeyedFifo, Position};
 use crate::error::{Error, Result};
 use crate::limit::{Policy, RawDecision};
@@ -119,7 +120,8 @@ impl QueuePosition<'_> {
         let answered = self.queues.lock().remove(&self.key, one.number);
         let there = answered.is_some();
         if let Some(waiter) = answered {
-            Box::new(waiter.reply).answer(Ok(decided), Repeated(false));
+            // Its waker may panic, and this is another caller.
+            catch_panic(|| Box::new(waiter.reply).answer(Ok(decided), Repeated(false)));
         }
         there
     }
@@ -153,10 +155,13 @@ impl Waiters {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Context;
+
     use futures_util::FutureExt;
 
     use super::*;
     use crate::engine::limits::answers::{Waiting, answer};
+    use crate::engine::panicking_waker;
     use crate::limit::{Outcome, Quota};
 
     fn join(
@@ -208,5 +213,18 @@ mod tests {
         drop(first);
         drop((one, two, apart));
         assert!(queues.lock().queues.is_empty());
+    }
+
+    #[test]
+    fn a_waker_that_panics_does_not_reach_the_one_who_asked() {
+        let queues = WaitQueues::default();
+        let quota = Quota::per_hour(9);
+        let ((one, _first), (_two, answered)) = (join(&queues, quota, 1), join(&queues, quota, 1));
+        let mut answered = std::pin::pin!(answered);
+        let waker = panicking_waker();
+        let polled = answered.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        assert!(one.answer(one.first_calls(9)[1], RawDecision::again()));
+        assert!(answered.now_or_never().is_some());
     }
 }
