@@ -66,10 +66,12 @@ impl Watch {
 
     /// Runs `work` within the limit; `None` when it was given up.
     pub(super) async fn within<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> Option<T> {
+        // Registered before it begins: a process that was stopped just then has used up the limit at once.
+        let abort = self.abort.notified();
         self.begin();
         let _busy = Busy(self);
         let mut work = pin!(work);
-        match unless(self.abort.notified(), work.as_mut()).await {
+        match unless(abort, work.as_mut()).await {
             Some(outcome) => Some(outcome),
             None => unless(self.grace(), work).await,
         }
@@ -176,5 +178,32 @@ mod interleavings {
             worker.join().unwrap();
         };
         shuttle::check_random(program, 300);
+    }
+
+    /// As when the process was stopped just then: the limit is over before the work is begun.
+    #[test]
+    fn limit_that_is_over_at_once_is_noticed() {
+        let program = || {
+            let (clock, limit) = (ManualClock::default(), Duration::from_secs(1));
+            let timer = Timer::start(&Clock::Manual(clock.clone())).unwrap();
+            let watch = Watch::new(timer, limit);
+            let given_up = Arc::new(AtomicBool::new(false));
+            let over = Arc::clone(&given_up);
+            let worker = thread::spawn(move || {
+                let work = watch.within(std::future::pending::<()>());
+                assert!(shuttle::future::block_on(work).is_none());
+                over.store(true, Ordering::Release);
+            });
+            for _ in 0..1000 {
+                if given_up.load(Ordering::Acquire) {
+                    break;
+                }
+                clock.leap(limit);
+                thread::yield_now();
+            }
+            assert!(given_up.load(Ordering::Acquire));
+            worker.join().unwrap();
+        };
+        shuttle::check_random(program, 3000);
     }
 }
