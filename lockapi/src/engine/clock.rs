@@ -1,9 +1,11 @@
 //! The monotonic clock of a process, real or manual.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
+
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard, thread};
 
 /// How often a clock stops at most while it is advanced.
 const MOST_STOPS: usize = 10_000;
@@ -96,7 +98,7 @@ impl Activity {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 
-    fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }
 }
@@ -171,7 +173,7 @@ impl ManualClock {
         let idle = || watchers.iter().all(|it| it.is_idle());
         // Who is at work may make something due, and what is due sets others to work.
         while !(idle() && self.0.activity.is_idle() && idle()) && since.elapsed() < PATIENCE {
-            std::thread::sleep(IDLE_POLL);
+            thread::sleep(IDLE_POLL);
         }
     }
 

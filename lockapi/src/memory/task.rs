@@ -2,12 +2,12 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 
 use crate::driver::BackgroundTask;
 use crate::engine::Activity;
+use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::thread::{self, Thread};
 
 const IDLE: u8 = 0;
 const AT_WORK: u8 = 1;
@@ -23,8 +23,10 @@ struct Waking {
 
 impl Wake for Waking {
     fn wake(self: Arc<Self>) {
-        if self.state.swap(WOKEN, Ordering::AcqRel) == IDLE {
-            self.activity.begin();
+        // Begun before the thread can see it: what that ends must have begun.
+        self.activity.begin();
+        if self.state.swap(WOKEN, Ordering::AcqRel) != IDLE {
+            self.activity.end();
         }
         self.thread.unpark();
     }
@@ -69,5 +71,61 @@ pub(super) fn run(task: BackgroundTask, activity: &Arc<Activity>) {
         }
         // Whoever woke it has begun the activity.
         working = Working(Arc::clone(activity));
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use std::future::poll_fn;
+
+    use super::*;
+    use crate::sync::atomic::AtomicBool;
+    use crate::sync::{Mutex, explore};
+
+    /// The clock must not go on while a task is at work, or was woken by one that is.
+    #[test]
+    fn what_is_at_work_counts() {
+        explore(|| {
+            let activity = Arc::new(Activity::default());
+            let at_work = Arc::new(AtomicBool::new(false));
+            let woken = Arc::new(Mutex::new((false, None::<Waker>)));
+            let (other, watched) = (Arc::clone(&woken), Arc::clone(&activity));
+            let waiting = poll_fn(move |context| {
+                assert!(!watched.is_idle(), "who is polled is at work");
+                let mut woken = other.lock().unwrap();
+                woken.1 = Some(context.waker().clone());
+                if woken.0 {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
+            });
+            let works = Arc::clone(&at_work);
+            let waking = async move {
+                works.store(true, Ordering::Release);
+                let waker = {
+                    let mut woken = woken.lock().unwrap();
+                    woken.0 = true;
+                    woken.1.clone()
+                };
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+                works.store(false, Ordering::Release);
+            };
+            let tasks: [BackgroundTask; 2] = [Box::pin(waiting), Box::pin(waking)];
+            let threads = tasks.map(|task| {
+                let activity = Arc::clone(&activity);
+                thread::spawn(move || run(task, &activity))
+            });
+            for _ in 0..10 {
+                let idle = at_work.load(Ordering::Acquire) && activity.is_idle();
+                assert!(!idle || !at_work.load(Ordering::Acquire), "it is at work");
+            }
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            assert!(activity.is_idle());
+        });
     }
 }
