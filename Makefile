@@ -117,9 +117,10 @@ simulate:
 defects:
 	@CARGO='$(CARGO)' .ci/defects.sh $(ARGS)
 
-# Everything is built with the cfg, in a folder of its own.
+# Everything is built with the cfg, in a folder of its own; a schedule that fails tells more than frames do.
 interleavings:
-	RUSTFLAGS='--cfg shuttle' $(CARGO) test -p lockapi --lib --target-dir target/interleavings interleavings
+	CARGO_PROFILE_DEV_DEBUG=false RUSTFLAGS='--cfg shuttle' \
+		$(CARGO) test -p lockapi --lib --target-dir target/interleavings interleavings
 
 # What follows is built like the tests, so that little has to be built after them.
 fuzz:

@@ -4,13 +4,13 @@ use std::fmt;
 use std::future::{Future, pending};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::{BoxFuture, Either, FutureExt, Shared, select};
-use tokio::sync::Notify;
 
 use crate::blocking::block_on;
 use crate::engine::contained;
+use crate::sync::Notify;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Signals workers, schedulers and leaders to stop; clones share one signal.
 ///
@@ -199,5 +199,52 @@ mod tests {
     fn to_look_at_it_does_not_run_the_future() {
         let stop = Stop::from(async { panic!("on purpose") });
         assert_eq!(format!("{stop:?}"), "Stop { stopped: false }");
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use std::future::poll_fn;
+
+    use super::*;
+    use crate::sync::{explore, thread};
+
+    #[test]
+    fn whoever_waits_is_stopped() {
+        explore(|| {
+            let stop = Stop::new();
+            let waiting = [(); 2].map(|()| {
+                let stop = stop.clone();
+                thread::spawn(move || stop.stopped_blocking())
+            });
+            stop.stop();
+            for one in waiting {
+                one.join().unwrap();
+            }
+        });
+    }
+
+    /// Its future is shared by those who wait. Of these one polls it while it ends, and leaves.
+    #[test]
+    fn the_end_of_a_future_stops_those_who_stay() {
+        explore(|| {
+            let (signal, signalled) = tokio::sync::oneshot::channel::<()>();
+            let mut signalled = Box::pin(signalled);
+            let stop = Stop::from(poll_fn(move |context| {
+                let polled = signalled.as_mut().poll(context);
+                thread::yield_now();
+                polled
+            }));
+            let stays = stop.clone();
+            let stays = thread::spawn(move || shuttle::future::block_on(stays.stopped()));
+            let leaves = thread::spawn(move || {
+                let mut stopped = Box::pin(stop.stopped());
+                let _first = (&mut stopped).now_or_never();
+            });
+            let signals = thread::spawn(move || drop(signal));
+            stays.join().unwrap();
+            leaves.join().unwrap();
+            signals.join().unwrap();
+        });
     }
 }

@@ -1,11 +1,11 @@
-//! The locks, atomics and threads of code with wake-ups of its own: those of the standard library.
+//! The locks, atomics and threads of the engine: those of the standard library, and of tokio.
 //!
 //! With `--cfg shuttle` (`make interleavings`) tests get those of shuttle, whose scheduler decides at each of
 //! them which thread goes on, and reports threads that all wait for ever.
 
 #[cfg(not(all(test, shuttle)))]
 mod chosen {
-    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, atomic};
+    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, RwLock, atomic};
     pub(crate) use std::{thread, thread_local};
 
     pub(crate) use tokio::sync::Notify;
@@ -13,7 +13,7 @@ mod chosen {
 
 #[cfg(all(test, shuttle))]
 mod chosen {
-    pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard, atomic};
+    pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard, RwLock, atomic};
     pub(crate) use shuttle::{thread, thread_local};
     use tokio::sync::futures::Notified;
 
@@ -34,6 +34,11 @@ mod chosen {
         pub(crate) fn notify_waiters(&self) {
             thread::yield_now();
             self.0.notify_waiters();
+        }
+
+        pub(crate) fn notify_one(&self) {
+            thread::yield_now();
+            self.0.notify_one();
         }
     }
 

@@ -1,15 +1,14 @@
 //! Priority for one session over those that block it.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-
-use tokio::sync::Notify;
 
 use super::check_reason;
 use super::operations::Blocker;
 use crate::blocking::block_on;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{Mutex, MutexGuard, Notify};
 
 /// The longest patience and grace.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
@@ -223,5 +222,36 @@ impl Drop for PriorityScope {
 impl fmt::Debug for PriorityScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("PriorityScope").field(&self.shared).finish()
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use super::*;
+    use crate::sync::{explore, thread};
+
+    #[test]
+    fn the_end_waits_for_what_is_under_way_and_is_woken_by_it() {
+        explore(|| {
+            let shared = Arc::<Shared>::default();
+            let scope = PriorityScope {
+                shared: Arc::clone(&shared),
+            };
+            let looks = thread::spawn(move || {
+                let mut last = 0;
+                while shared.begin() {
+                    last += 1;
+                    shared.update(|report| report.error = Some(last.to_string()));
+                    if !shared.end() {
+                        break;
+                    }
+                }
+                last
+            });
+            let report = scope.finish_blocking();
+            let last = looks.join().unwrap();
+            let reported = report.error.map_or(0, |error| error.parse().unwrap());
+            assert_eq!(reported, last, "nothing is signalled after the report");
+        });
     }
 }

@@ -1,6 +1,6 @@
 //! Cancelling statements at the server whose callers are gone.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::driver::Driver;
@@ -9,6 +9,7 @@ use super::watch::Watch;
 use crate::driver::{Connection, Mode, Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
+use crate::sync::{Mutex, MutexGuard};
 
 /// The maximum number of sessions that wait to be cancelled. The others end by their
 /// `statement_timeout`.

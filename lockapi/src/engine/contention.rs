@@ -4,8 +4,7 @@
 //! kept by the handle of the lock.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustc_hash::FxBuildHasher;
@@ -13,6 +12,8 @@ use rustc_hash::FxBuildHasher;
 use crate::admin::Contention;
 use crate::key::Key;
 use crate::lease::micros;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// How many keys without a handle are counted at most.
 const KEYS: usize = 10_000;

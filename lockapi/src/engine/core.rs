@@ -1,7 +1,6 @@
 //! The state that the handles of a backend share, and how it is closed.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use super::BackendOptions;
 use super::admin::{Names, NoteRecorder};
@@ -18,6 +17,7 @@ use super::sweeps::Sweeps;
 use crate::driver::Mode;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
+use crate::sync::atomic::AtomicBool;
 use crate::telemetry::{Kind, Subject, Warn};
 use crate::wait::unless;
 

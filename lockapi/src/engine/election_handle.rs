@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::Notify;
 
 use super::leases::RequestedSlots;
 use super::notifier::Subscription;
@@ -14,6 +13,7 @@ use crate::election::{Election, Observer, topic};
 use crate::error::Result;
 use crate::key::Key;
 use crate::lease::{Holder, LeaseGuard, slot};
+use crate::sync::Notify;
 use crate::wait::unless;
 
 const THIS: RequestedSlots = RequestedSlots::Slot(slot::LEADER);

@@ -1,11 +1,8 @@
 //! Epochs: a server that takes over from another begins one.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
-
-use tokio::sync::Notify;
 
 use super::cancel::Process;
 use super::clock::Time;
@@ -13,6 +10,8 @@ use super::session_settings::ServerState;
 use crate::driver::{Connection, Operation, Row, Rows, Statement, Type, Value};
 use crate::error::{Error, ErrorKind, Failure};
 use crate::memory::ModelState;
+use crate::sync::atomic::{AtomicI64, Ordering};
+use crate::sync::{Mutex, MutexGuard, Notify};
 
 /// Sessions of a proxy that are remembered to have entered their epoch.
 const MOST: usize = 256;

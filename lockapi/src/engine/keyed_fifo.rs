@@ -4,12 +4,12 @@ use std::hash::Hash;
 use std::sync::{Arc, PoisonError};
 
 use rustc_hash::FxHashMap;
+use tokio::sync::Semaphore;
 use tokio::sync::futures::Notified;
-use tokio::sync::{Notify, Semaphore};
 
 use crate::engine::contained;
 use crate::error::{Error, Result};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, Notify};
 
 /// The queues that are not empty.
 pub(crate) struct KeyedFifo<K>(Mutex<State<K>>);
@@ -223,6 +223,8 @@ mod refusals {
 
 #[cfg(all(test, shuttle))]
 mod interleavings {
+    use futures_util::FutureExt;
+
     use super::*;
     use crate::sync::atomic::{AtomicUsize, Ordering};
     use crate::sync::{explore, thread};
@@ -245,6 +247,47 @@ mod interleavings {
                 })
             };
             let callers = [caller(), caller(), caller()];
+            for caller in callers {
+                caller.join().unwrap();
+            }
+            assert!(fifo.is_empty(&"key"));
+        });
+    }
+
+    /// Its work waits for changes, and it leaves: the next one is not left waiting.
+    #[test]
+    fn the_first_is_woken_by_a_change_and_the_next_when_it_leaves() {
+        explore(|| {
+            let fifo = Arc::new(KeyedFifo::default());
+            let free = Arc::new(AtomicUsize::new(0));
+            let callers = [(); 2].map(|()| {
+                let (fifo, free) = (Arc::clone(&fifo), Arc::clone(&free));
+                thread::spawn(move || {
+                    let place = fifo.join("key");
+                    let work = async {
+                        loop {
+                            // Registered before the look.
+                            let changed = place.changed();
+                            if free.swap(0, Ordering::AcqRel) > 0 {
+                                return;
+                            }
+                            changed.await;
+                        }
+                    };
+                    shuttle::future::block_on(place.first(work));
+                    // It gives back what it had, and whoever waits may take it.
+                    free.store(1, Ordering::Release);
+                    fifo.wake(&"key");
+                })
+            });
+            let leaving = fifo.join("key");
+            {
+                let first = leaving.first(std::future::pending::<()>());
+                assert!(first.now_or_never().is_none());
+            }
+            drop(leaving);
+            free.store(1, Ordering::Release);
+            fifo.wake(&"key");
             for caller in callers {
                 caller.join().unwrap();
             }

@@ -5,17 +5,17 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::select;
-use tokio::sync::Notify;
 
 use super::catch_panic;
 use super::connection::{Connections, Watch};
 use super::notify::prepare;
 use crate::driver::{Listener, Mode};
 use crate::error::Failure;
+use crate::sync::{Mutex, MutexGuard, Notify};
 use crate::telemetry::{self, Fault};
 use crate::wait::unless;
 

@@ -1,10 +1,11 @@
 //! The pause after a connection that could not be opened.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::clock::Time;
 use super::timer::Timer;
+use crate::sync::{Mutex, MutexGuard};
 
 /// The first and the longest pause.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(250));

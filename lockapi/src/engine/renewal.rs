@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::hash::Hash;
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 use super::clock::Time;
 use super::timer::Timer;
 use crate::hold::Hold;
+use crate::sync::MutexGuard;
 
 /// It is renewed when this part of its time to live has passed …
 const RENEW_PART: u32 = 3;

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,6 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::{Fence, Proof};
 use crate::key::Key;
 use crate::lease::{Holder, LeaseGuard, LeaseOptions, Peek, slot};
+use crate::sync::atomic::Ordering;
 use crate::telemetry::{self, Answer, Held, Stamp, Subject};
 use crate::wait::unless;
 

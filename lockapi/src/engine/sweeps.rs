@@ -5,13 +5,14 @@
 
 use std::any::TypeId;
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use super::batcher::Batcher;
 use super::batcher::Queued;
 use super::connection::Connections;
 use super::timer::Timer;
+use crate::sync::{Mutex, MutexGuard};
 
 /// How many rows a part has.
 pub(super) const PART: i64 = 1000;

@@ -2,13 +2,12 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-use tokio::sync::Notify;
 
 use super::catch_panic::contained;
 use super::driver::Driver;
 use crate::driver::BackgroundTask;
+use crate::sync::Notify;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Counts them, so that one can wait for their end.
 #[derive(Default)]
@@ -95,5 +94,35 @@ mod tests {
         let running = tasks.enter();
         let woken = is_woken_beside_a_panic(tasks.ended(), tasks.ended(), || drop(running));
         assert!(woken);
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use super::*;
+    use crate::sync::{explore, thread};
+
+    #[test]
+    fn whoever_waits_for_the_end_of_all_is_woken_by_the_last() {
+        explore(|| {
+            let tasks = Arc::new(Tasks::default());
+            let ended = Arc::new(AtomicUsize::new(0));
+            let running = [(); 2].map(|()| {
+                let (running, ended) = (tasks.enter(), Arc::clone(&ended));
+                thread::spawn(move || {
+                    // One begins another before it ends.
+                    let next = running.0.enter();
+                    ended.fetch_add(1, Ordering::AcqRel);
+                    drop(running);
+                    drop(next);
+                })
+            });
+            tasks.close();
+            shuttle::future::block_on(tasks.ended());
+            assert_eq!(ended.load(Ordering::Acquire), 2);
+            for one in running {
+                one.join().unwrap();
+            }
+        });
     }
 }

@@ -1,5 +1,7 @@
 //! What the suite cannot reach: tasks that never run, and what is left behind inside.
 
+#[cfg(shuttle)]
+mod interleavings;
 mod unanswered;
 mod wakers;
 

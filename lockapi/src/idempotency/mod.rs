@@ -26,7 +26,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -38,6 +37,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::key::{Key, MAX_NAME_BYTES};
 use crate::lease::{Lease, LeaseGuard, LeaseOptions, micros};
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) mod model;
 pub(crate) mod operations;

@@ -20,10 +20,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-use tokio::sync::Notify;
 
 use crate::BackendOptions;
 use crate::backend::Backend;
@@ -32,6 +30,7 @@ use crate::driver::{BackgroundTask, Connector, Mode};
 use crate::engine::{Clock, Driver, ManualClock, start_with};
 use crate::error::{Failure, Result};
 use crate::lease::micros;
+use crate::sync::{Condvar, Mutex, MutexGuard, Notify, thread};
 
 mod faults;
 pub(crate) mod model;
@@ -249,13 +248,12 @@ impl Connector for Database {
 
     fn spawn(&self, name: &'static str, task: BackgroundTask) {
         let activity = self.clock.activity();
-        let spawned =
-            std::thread::Builder::new()
-                .name(name.to_owned())
-                .spawn(move || match activity {
-                    Some(activity) => task::run(task, &activity),
-                    None => block_on(task),
-                });
+        let spawned = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || match activity {
+                Some(activity) => task::run(task, &activity),
+                None => block_on(task),
+            });
         // Without a thread the task is dropped here, which fails its callers.
         drop(spawned);
     }

@@ -2,8 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -13,6 +12,8 @@ use super::operations::Claimed;
 use super::{Attempted, Headers, Outcome, Priority, Queue, ResultValue, Settled, Ticket};
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::hold::Hold;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Why a delivery can no longer be acknowledged, extended or given back.
 pub(crate) const LOST: &str = "the delivery was lost: its job is done or cancelled, or was delivered again, or another server has taken over";

@@ -1,12 +1,12 @@
 //! Warnings of what lasts for too long, while it lasts.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::Subject;
 use crate::engine::{Alarm, Timer};
 use crate::key::Key;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// What may last for too long.
 #[derive(Clone, Copy)]

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::error::Result;
 use crate::key::Key;
 use crate::limit::{Basis, Decision, PermitRequest, Permits, Quota, RateLimiter, Verdict};
+use crate::sync::{Mutex, MutexGuard};
 use crate::telemetry;
 
 /// A refusal is repeated for so long at most.

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedMutexGuard;
 
 use crate::engine::{Clock, Timer};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::wait::unless;
 
 /// A row stays hot for so long after the last conflict on it, or the last wait for a turn.
@@ -137,7 +138,7 @@ impl Contention {
         Some(WriterLocks { _held: held, hot })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, ContendedRow>> {
+    fn lock(&self) -> crate::sync::MutexGuard<'_, HashMap<String, ContendedRow>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

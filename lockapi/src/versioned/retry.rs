@@ -3,7 +3,6 @@
 use std::error::Error as StdError;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 mod attempts;
@@ -13,6 +12,7 @@ pub use attempts::{Attempt, Attempts};
 use super::BoxError;
 use super::contention::Contention;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::atomic::{AtomicI64, Ordering};
 
 const MOST_ATTEMPTS: u32 = 1000;
 const LONGEST: Duration = Duration::from_secs(3600);

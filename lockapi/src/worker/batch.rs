@@ -8,13 +8,13 @@ use std::future::{Future, pending};
 use std::ops::Deref;
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use serde::de::DeserializeOwned;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use super::attempt::{Work, lost, panicked, timed_out};
 use super::context::Context;
@@ -25,6 +25,7 @@ use super::slots::Slot;
 use super::{MAX_BATCH, MAX_GATHER};
 use crate::error::{Error, ErrorKind, Result as Checked};
 use crate::queue::Queue;
+use crate::sync::{Mutex, MutexGuard, Notify};
 use crate::wait::unless;
 
 /// How long a call waits for the layers of its jobs, and for how long a job is put off that comes later.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context as Waiting, Poll};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use super::attempt::panic_message;
 use super::observe::{Ending, Observe};
 use crate::error::Error;
 use crate::queue::{Delivery, Unhandled};
+use crate::sync::Mutex;
 
 /// The number of lines that are written in each [`PERIOD`]; the rest are only counted.
 const LINES: u32 = 10;

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::observe::{Ending, Observe};
@@ -10,6 +9,7 @@ use super::pace::Pauses;
 use super::report::Observer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{Delivery, DeliveryState, Outcome, Queue, Settled};
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// The longest pause between two looks at a row that a transaction has locked.
 const LOCKED: Duration = Duration::from_secs(1);

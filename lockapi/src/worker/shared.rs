@@ -3,12 +3,13 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use futures_util::task::AtomicWaker;
 
 use super::{MAX_CONCURRENCY, MAX_WEIGHT};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{Mutex, MutexGuard};
 
 /// A number of handlers that several workers share: a program that works on several queues, and bounds
 /// what it does at once on all of them.

@@ -1,7 +1,6 @@
 //! How many handlers a worker runs.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
 use futures_util::task::AtomicWaker;
@@ -9,6 +8,7 @@ use futures_util::task::AtomicWaker;
 use super::shared::Member;
 use super::{MAX_CONCURRENCY, SharedConcurrency};
 use crate::error::Result;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// How many handlers a worker runs unless another number is set.
 const CONCURRENCY: usize = 16;
@@ -132,5 +132,98 @@ impl Drop for Slot {
             }
             slots.freed.wake();
         }
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    use super::*;
+    use crate::sync::{explore, thread};
+
+    /// As a worker does: it looks after it is registered, and goes to sleep when none is free.
+    fn work(slots: &Arc<Slots>, jobs: usize, running: &Arc<AtomicUsize>, most: usize) {
+        for _ in 0..jobs {
+            let slot = shuttle::future::block_on(poll_fn(|context| {
+                slots.watch(context.waker());
+                slots.want(true);
+                slots.try_take().map_or(Poll::Pending, Poll::Ready)
+            }));
+            let running = Arc::clone(running);
+            // Its handler is not waited for.
+            thread::spawn(move || {
+                assert!(running.fetch_add(1, Ordering::AcqRel) < most);
+                running.fetch_sub(1, Ordering::AcqRel);
+                drop(slot);
+            });
+        }
+        slots.want(false);
+    }
+
+    #[test]
+    fn handler_that_ends_wakes_the_worker() {
+        explore(|| {
+            let concurrency = Concurrency {
+                own: Some(1),
+                shared: None,
+            };
+            let slots = Arc::new(concurrency.slots().unwrap());
+            work(&slots, 3, &Arc::default(), 1);
+        });
+    }
+
+    #[test]
+    fn workers_that_share_handlers_wake_each_other() {
+        explore(|| {
+            let (shared, running) = (SharedConcurrency::new(2), Arc::default());
+            let workers = [1, 1].map(|weight| {
+                let concurrency = Concurrency {
+                    own: None,
+                    shared: Some((shared.clone(), weight)),
+                };
+                let slots = Arc::new(concurrency.slots().unwrap());
+                let running = Arc::clone(&running);
+                thread::spawn(move || work(&slots, 2, &running, 2))
+            });
+            for worker in workers {
+                worker.join().unwrap();
+            }
+        });
+    }
+
+    /// What one has, and does not want any more, is for the other: also when it leaves with handlers that run.
+    #[test]
+    fn worker_that_leaves_lets_the_other_have_all() {
+        explore(|| {
+            let shared = SharedConcurrency::new(2);
+            let slots = [1, 1].map(|weight| {
+                let concurrency = Concurrency {
+                    own: None,
+                    shared: Some((shared.clone(), weight)),
+                };
+                Arc::new(concurrency.slots().unwrap())
+            });
+            let [leaving, staying] = slots;
+            leaving.want(true);
+            let slot = leaving.try_take().unwrap();
+            let leaves = thread::spawn(move || {
+                leaving.leave();
+                drop(slot);
+            });
+            let mut taken = Vec::new();
+            shuttle::future::block_on(poll_fn(|context| {
+                staying.watch(context.waker());
+                staying.want(true);
+                taken.extend(std::iter::from_fn(|| staying.try_take()));
+                if taken.len() == 2 {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
+            }));
+            leaves.join().unwrap();
+        });
     }
 }

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Arc, PoisonError};
+
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 type Task = Box<dyn FnOnce() + Send>;
 
@@ -72,5 +73,64 @@ impl Pool {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use super::*;
+    use crate::sync::explore;
+
+    /// How many have come to a place where they wait for each other.
+    #[derive(Default)]
+    struct Meeting(Mutex<usize>, Condvar);
+
+    impl Meeting {
+        fn wait_for(&self, all: usize) {
+            let mut here = self.0.lock().unwrap();
+            *here += 1;
+            self.1.notify_all();
+            while *here < all {
+                here = self.1.wait(here).unwrap();
+            }
+        }
+    }
+
+    /// Neither waits for a thread that another keeps, and all threads end.
+    #[test]
+    fn tasks_that_wait_for_each_other_have_a_thread_each() {
+        explore(|| {
+            let pool = Arc::new(Pool::default());
+            // Leaves a thread that is idle, or about to be.
+            pool.run(Box::new(|| {})).unwrap();
+            let meeting = Arc::new(Meeting::default());
+            let comes = || {
+                let meeting = Arc::clone(&meeting);
+                Box::new(move || meeting.wait_for(3))
+            };
+            let (other, task) = (Arc::clone(&pool), comes());
+            let other = thread::spawn(move || other.run(task).unwrap());
+            pool.run(comes()).unwrap();
+            other.join().unwrap();
+            meeting.wait_for(3);
+            pool.close();
+        });
+    }
+
+    #[test]
+    fn what_was_given_before_the_end_is_run() {
+        explore(|| {
+            let pool = Arc::new(Pool::default());
+            let ran = Arc::new(Mutex::new(0));
+            for _ in 0..2 {
+                let ran = Arc::clone(&ran);
+                pool.run(Box::new(move || *ran.lock().unwrap() += 1))
+                    .unwrap();
+            }
+            pool.close();
+            while *ran.lock().unwrap() < 2 {
+                thread::yield_now();
+            }
+        });
     }
 }

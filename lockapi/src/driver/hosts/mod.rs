@@ -5,7 +5,6 @@ mod url;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -19,6 +18,7 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::memory::ModelState;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 pub use url::{each_host, not_understood};
 

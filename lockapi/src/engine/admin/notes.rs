@@ -1,6 +1,6 @@
 //! Noting what the program holds and waits for long, in the background.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::key::{Key, LockId};
 use crate::lease::micros;
 use crate::random;
+use crate::sync::{Mutex, MutexGuard};
 
 /// A name that is still in use is noted again after this time.
 const AGAIN: Duration = Duration::from_secs(24 * 3600);

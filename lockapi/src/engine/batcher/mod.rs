@@ -6,14 +6,15 @@
 //! waits for it himself.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use super::connection::{Connections, OpenConnection, Watch, is_closed};
 use super::tasks::Running;
 use crate::error::{Error, ErrorKind, Failure, Result};
+use crate::sync::{Mutex, MutexGuard, Notify};
 use crate::telemetry::{self, Fault};
 use crate::wait::{unless, yield_now};
 

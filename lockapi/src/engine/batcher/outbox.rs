@@ -4,12 +4,13 @@
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use rustc_hash::FxHashMap;
 
 use super::caller::Reply;
 use crate::error::Result;
+use crate::sync::{Mutex, MutexGuard};
 use crate::wait::yield_now;
 
 /// How many callers are woken before other tasks have their turn.

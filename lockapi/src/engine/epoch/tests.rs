@@ -189,3 +189,33 @@ fn behind_a_proxy_an_epoch_is_committed_before_the_work() {
     assert_eq!(perform(None).unwrap(), [true]);
     assert_eq!(session.lock().unwrap().asked, 2, "it is remembered");
 }
+
+#[cfg(shuttle)]
+mod interleavings {
+    use std::pin::pin;
+
+    use super::*;
+    use crate::driver::Inline;
+    use crate::sync::{explore, thread};
+
+    #[test]
+    fn the_latest_stays_and_whoever_listens_is_told() {
+        explore(|| {
+            let epochs = Arc::new(Epochs::default());
+            block_on(epochs.enter_again(&mut Inline(Session(1)))).unwrap();
+            let mut advanced = pin!(epochs.advanced.notified());
+            advanced.as_mut().enable();
+            let entering = [3, 2].map(|number| {
+                let epochs = Arc::clone(&epochs);
+                thread::spawn(move || {
+                    block_on(epochs.enter_again(&mut Inline(Session(number)))).is_ok()
+                })
+            });
+            block_on(advanced);
+            let [latest, _] = entering.map(|one| one.join().unwrap());
+            assert!(latest);
+            assert!(epochs.check(3).is_ok());
+            assert!(epochs.check(2).is_err(), "another has taken over");
+        });
+    }
+}

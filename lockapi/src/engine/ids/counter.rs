@@ -2,13 +2,13 @@
 //!
 //! The word holds the next stamp, which is time and sequence, and the worker number below it. A
 //! claim that ended takes both away in the same step, so nobody can join the number of one claim
-//! with the stamp of another; and stamps only grow, so the word never has a value twice.
+//! with the stamp of another; and stamps only grow, so the word has a value again only where no id was made in between.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::engine::clock::Time;
 use crate::id::{Ids, Layout};
+use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// So many milliseconds ids may be ahead of the time before callers wait.
 const AHEAD: u64 = 8;
@@ -322,5 +322,69 @@ mod tests {
                 assert!(all.insert(id), "{id:?} twice");
             }
         }
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use std::collections::HashSet;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::sync::{explore, thread};
+
+    const START: i64 = 1_767_225_600_000;
+    /// So many ids make a millisecond: few, so that floors are met.
+    const LAYOUT: (u32, u32, u32) = (45, 16, 2);
+
+    #[test]
+    fn claims_that_change_make_no_id_twice() {
+        explore(|| {
+            let (time, worker, sequence) = LAYOUT;
+            let counter = Arc::new(Counter::new(Layout::new(time, worker, sequence).unwrap()));
+            let takers = [1, 3].map(|count| {
+                let counter = Arc::clone(&counter);
+                thread::spawn(move || {
+                    let mut taken = Vec::new();
+                    for _ in 0..3 {
+                        let ids = counter.take(|| Duration::ZERO, count);
+                        taken.extend(ids.into_iter().flatten());
+                    }
+                    taken
+                })
+            });
+            let mut start = START;
+            for _ in 0..2 {
+                // Each goes on from where the last one stopped, with a floor that is raised while ids are taken.
+                counter.begin(5, start, start + 1, Duration::ZERO, START * 1000);
+                counter.raise(start + 2);
+                start = counter.end_claim().unwrap();
+            }
+            let mut all = HashSet::new();
+            for taker in takers {
+                let taken = taker.join().unwrap();
+                assert!(taken.is_sorted());
+                for id in taken {
+                    assert!(all.insert(id), "{id:?} twice");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_floor_that_is_raised_beside_another_is_the_higher_one() {
+        explore(|| {
+            let counter = Arc::new(Counter::new(Layout::default()));
+            counter.begin(5, START, START, Duration::ZERO, START * 1000);
+            let raises = [1, 2].map(|more| {
+                let counter = Arc::clone(&counter);
+                thread::spawn(move || counter.raise(START + more))
+            });
+            for raise in raises {
+                raise.join().unwrap();
+            }
+            let two = 2 << Layout::default().sequence_bits();
+            assert!(counter.take(|| Duration::ZERO, two).is_ok());
+        });
     }
 }

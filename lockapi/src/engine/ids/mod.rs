@@ -4,13 +4,14 @@ mod blocks;
 mod counter;
 mod snowflake;
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 use snowflake::Source;
 
 use super::Core;
 use super::batcher::Queued;
 use crate::id::{ClaimWorker, IdGen, IdOptions, Kind, NextBlock, ReleaseWorker, RenewWorker};
+use crate::sync::Mutex;
 
 impl Queued for ReleaseWorker {
     const NAME: &'static str = "release";

@@ -6,8 +6,7 @@ mod renewal;
 mod requests;
 mod sweeping;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -25,6 +24,8 @@ use crate::engine::is_closed;
 use crate::engine::keyed_fifo::KeyedFifo;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{Acquired, LeaseOptions, Release, Renew, Taken, slot};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::telemetry::Kind;
 
 struct Entry {

@@ -1,6 +1,5 @@
 //! Renewing leases before they end, and losing those that do.
 
-use std::sync::MutexGuard;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -11,6 +10,7 @@ use crate::engine::clock::Time;
 use crate::engine::renewal::{self, Held, Holdings, deadline};
 use crate::error::Result;
 use crate::lease::Renew;
+use crate::sync::MutexGuard;
 use crate::telemetry::{self, Renewal};
 
 impl Leases {

@@ -1,10 +1,11 @@
 //! Keys that were refused recently: their rows are read before permits are taken.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 use rustc_hash::FxHashSet;
 
 use crate::limit::{Outcome, RawDecision};
+use crate::sync::{Mutex, MutexGuard};
 
 /// The most keys that are remembered.
 const MAX_KEYS: usize = 10_000;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::{Future, pending, ready};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,6 +25,7 @@ use crate::limit::{
     charge, duration, nanos, verdict,
 };
 use crate::random;
+use crate::sync::RwLock;
 use crate::telemetry::{self, Kind, Stamp};
 use crate::wait::unless;
 

@@ -1,7 +1,7 @@
 //! [`Permits`] over the limits of a process.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use async_trait::async_trait;
 
@@ -12,6 +12,7 @@ use super::answers::complete;
 use crate::error::Result;
 use crate::key::Key;
 use crate::limit::{ChargeLine, Decision, Outcome, Permits, Policy, RawDecision, Refund};
+use crate::sync::{Mutex, MutexGuard};
 use crate::telemetry;
 
 /// This part is subtracted for the difference in speed of two clocks.

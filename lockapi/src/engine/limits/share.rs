@@ -1,7 +1,7 @@
 //! What a process decides by itself while the database cannot be reached.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::super::clock::Time;
@@ -9,6 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::limit::{
     Algorithm, Basis, Decision, Level, MAX_DEPTH, Outage, PermitRequest, Policy, Quota,
 };
+use crate::sync::Mutex;
 
 /// After a failure the database is left alone for so long.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -124,7 +125,7 @@ impl Shares {
         decisions
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> crate::sync::MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,9 +9,9 @@ mod pending;
 mod table;
 pub(crate) mod worker;
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 pub(crate) use grant::Grant;
 pub(crate) use pending::Pending;
@@ -25,6 +25,7 @@ use crate::engine::is_closed;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::hold::Hold;
 use crate::key::LockId;
+use crate::sync::{Mutex, MutexGuard, Notify};
 use crate::telemetry::{self, Fault, Kind};
 
 type Granted = Result<Option<Grant>>;

@@ -5,7 +5,7 @@
 //! in the order in which they asked.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
@@ -18,6 +18,7 @@ use crate::engine::clock::Time;
 use crate::engine::contained;
 use crate::error::Result;
 use crate::queue::{Claim, MAX_CLAIM, POLL, Waiting};
+use crate::sync::MutexGuard;
 
 /// For how many kinds of claims it is remembered that nothing was found.
 const MOST_KINDS: usize = 64;

@@ -1,7 +1,7 @@
 //! Jobs that expire although no worker claims them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use super::Topic;
@@ -10,6 +10,7 @@ use super::handle::Handle;
 use crate::driver::SweepResult;
 use crate::engine::sweeps::{PART, Sweeping};
 use crate::queue::{ExpireJobs, FOR_EVER, Floor, QueueOptions};
+use crate::sync::{Mutex, MutexGuard};
 
 impl Sweeping for ExpireJobs {
     const EVERY: Duration = Duration::from_secs(300);

@@ -1,6 +1,6 @@
 //! The deliveries of a process: keeping and losing them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use super::topic::Topic;
@@ -11,6 +11,7 @@ use crate::engine::timer::Timer;
 use crate::error::Result;
 use crate::hold::Hold;
 use crate::queue::{FOR_EVER, Outcome, Settle, Settled, Ticket};
+use crate::sync::{Mutex, MutexGuard};
 use crate::telemetry::{self, Kind, Renewal};
 
 /// What is known of a delivery.

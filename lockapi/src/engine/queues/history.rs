@@ -1,7 +1,7 @@
 //! What a process counts of the jobs that it works on, on its way to the database.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -18,6 +18,7 @@ use crate::queue::{
 };
 use crate::random;
 use crate::sweep::SweepResult;
+use crate::sync::{Mutex, MutexGuard};
 use crate::telemetry::{self, Fault};
 
 /// From one write to the next. The first is due after half of that or more, so that programs that start together do not

@@ -3,7 +3,7 @@
 //! A claim that finds all places or permits taken tells the process when it is worth asking again. Until then callers that have
 //! asked before are not sent, and then one of them is, for all.
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::handle::Handle;
@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::queue::{
     Claim, CompletedAndClaimed, CurrentLimit, JobLimit, Limited, ReadQueueLimit, SetQueueLimit,
 };
+use crate::sync::MutexGuard;
 
 /// Where nobody knows when a place will be free, the server is asked so often.
 const PLACE: Duration = Duration::from_secs(1);

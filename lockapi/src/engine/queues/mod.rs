@@ -21,7 +21,7 @@ mod topic;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::iter;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use expiring::Retentions;
@@ -45,6 +45,7 @@ use crate::queue::{
     ReadUnhandled, RecordHistory, Redrive, Report, SearchBelowFloors, SetNamePaused, SetPaused,
     Settle, SweepHistory, SweepProgress, SweepQueues, SweepResults,
 };
+use crate::sync::Mutex;
 
 /// How many bytes of a result weigh as much as a small request.
 const RESULT_BYTES: usize = 512;

@@ -1,7 +1,6 @@
 //! What handlers tell of their jobs, on its way to the database.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
@@ -14,6 +13,8 @@ use crate::engine::timer::Timer;
 use crate::error::ErrorKind;
 use crate::queue::{Report, SweepProgress, Ticket};
 use crate::sweep::SweepResult;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::telemetry::{self, Fault};
 
 /// From one write to the next.

@@ -3,7 +3,7 @@
 //! All waiters share the lookups: a round looks for all jobs that are due to be looked for, and the next begins when all
 //! lookups of the last one are answered.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
@@ -17,6 +17,7 @@ use crate::engine::timer::Timer;
 use crate::error::{ErrorKind, Result};
 use crate::queue::{JobResult, ReadResult, ResultValue, SweepResults};
 use crate::sweep::SweepResult;
+use crate::sync::{Mutex, MutexGuard};
 use crate::wait::unless;
 
 /// The pause after the first lookup of a job. It grows by half …

@@ -1,17 +1,17 @@
 //! What a process knows of one queue: that something has arrived, and where claims start.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
-use tokio::sync::Notify;
 
 use super::combining::WaitingClaims;
 use super::floors::{Floors, Found, PriorityFloors, Search};
 use super::groups::Admission;
 use super::limiting::Gate;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard, Notify};
 
 use crate::engine::clock::Time;
 use crate::engine::contained;
@@ -439,5 +439,64 @@ mod tests {
         let seen = topic.generation();
         let waits = (topic.arrival(seen), topic.arrival(seen));
         assert!(is_woken_beside_a_panic(waits.0, waits.1, || topic.bump()));
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use super::*;
+    use crate::sync::{explore, thread};
+
+    #[test]
+    fn who_waits_is_told_of_what_arrives_after_the_look() {
+        explore(|| {
+            let topic = Arc::new(Topic::default());
+            let jobs = Arc::new(AtomicU32::new(0));
+            let waiting = [(); 2].map(|()| {
+                let (topic, jobs) = (Arc::clone(&topic), Arc::clone(&jobs));
+                thread::spawn(move || {
+                    loop {
+                        let seen = topic.generation();
+                        if jobs.load(Ordering::Acquire) == 2 {
+                            return;
+                        }
+                        shuttle::future::block_on(topic.arrival(seen));
+                    }
+                })
+            });
+            let (other, pushed) = (Arc::clone(&topic), Arc::clone(&jobs));
+            let pushes = thread::spawn(move || {
+                pushed.fetch_add(1, Ordering::AcqRel);
+                other.bump();
+            });
+            jobs.fetch_add(1, Ordering::AcqRel);
+            topic.bump();
+            for thread in waiting {
+                thread.join().unwrap();
+            }
+            pushes.join().unwrap();
+            assert_eq!(topic.generation(), 2, "each is counted");
+        });
+    }
+
+    /// One in so many claims takes the low priorities first, whoever claims.
+    #[test]
+    fn claims_beside_each_other_take_turns() {
+        explore(|| {
+            let topic = Arc::new(Topic::default());
+            let names: Arc<[String]> = Arc::default();
+            let claim = |topic: &Topic, names: &Arc<[String]>| {
+                let (_, priorities) = topic.priorities(Time::ZERO, names);
+                u32::from(priorities[0].0 > priorities[1].0)
+            };
+            let (other, of) = (Arc::clone(&topic), Arc::clone(&names));
+            let other =
+                thread::spawn(move || (0..LOW_FIRST / 2).map(|_| claim(&other, &of)).sum::<u32>());
+            let own: u32 = (LOW_FIRST / 2..LOW_FIRST)
+                .map(|_| claim(&topic, &names))
+                .sum();
+            let low_first = own + other.join().unwrap();
+            assert!(low_first == 1 || low_first == LOW_FIRST - 1, "{low_first}");
+        });
     }
 }

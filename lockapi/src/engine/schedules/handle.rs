@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -23,6 +23,7 @@ use crate::schedule::{
     RemoveTask, Request, Round, Run, RunNow, Scheduler, SchedulerOptions, SetTask, Status,
     SweepRuns, SwitchTask, Task, TaskName, TaskRow, TaskState, check_task,
 };
+use crate::sync::Mutex;
 use crate::wait::{unless, yield_now};
 
 /// How many due tasks are read in a round.

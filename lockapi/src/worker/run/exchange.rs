@@ -1,12 +1,12 @@
 //! What a worker sends: completions, together with its next claim.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{Boxed, Done, Run};
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{Claim, Delivery, Exchange, MAX_CLAIM, Outcome, Settled, Ticket, Waiting};
+use crate::sync::atomic::Ordering;
 use crate::worker::observe::Observe;
 use crate::worker::pace::{AHEAD, BEGUN_WITHIN};
 use crate::worker::settling::is_passing;

@@ -9,7 +9,6 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context as Waiting, Poll, ready};
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
 use crate::queue::{Delivery, Outcome, Queue, Unhandled};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::telemetry::Handling;
 use crate::wait::unless;
 use crate::worker::attempt::{Verdict, attempt};
