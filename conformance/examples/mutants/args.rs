@@ -13,8 +13,8 @@ Changes statements of the library, and functions of its schema, one at a time, a
   --seed N          which of the changes are made, a random number unless set
   --count N         how many, 20 unless set; 0 for all
   --file PART       of files whose path has this part, such as queue/ or migrations/; may be repeated
-  --kind KIND       skip-locked, lock, order, reverse, limit, conflict, predicate, comparison, logic
-                    or value; may be repeated
+  --kind KIND       skip-locked, lock, order, reverse, limit, conflict, predicate, comparison, logic,
+                    value, weaker, clock, first or condition; may be repeated
   --list            tells the changes and makes none
   --test NAME       the tests of this target of the suite, unless set those that concern the file
   --only TEST       with --test, those with this in their names; may be repeated

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-/// A change of one line of a statement.
+/// A change of a line of a statement, or of several that belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mutation {
     pub(crate) kind: Kind,
-    /// The number of the line in the file, from 1 on.
+    /// The number of the first line in the file, from 1 on.
     pub(crate) line: usize,
-    /// Where the line begins in the file, in bytes.
+    /// Where that begins in the file, in bytes.
     pub(crate) at: usize,
     pub(crate) old: String,
     /// As long as the old one.
@@ -38,10 +38,18 @@ pub(crate) enum Kind {
     Logic,
     /// A constant, a sign, `greatest` or `least` is another one.
     Value,
+    /// A lock of rows is a weaker one.
+    Weaker,
+    /// The time is another one: of the clock, of the beginning of the statement or of the transaction.
+    Clock,
+    /// The first condition of a `WHERE` is removed.
+    First,
+    /// A condition after `AND` is removed that has several lines, or does not end with its line.
+    Condition,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::SkipLocked,
         Self::Lock,
         Self::Order,
@@ -52,6 +60,10 @@ impl Kind {
         Self::Comparison,
         Self::Logic,
         Self::Value,
+        Self::Weaker,
+        Self::Clock,
+        Self::First,
+        Self::Condition,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -66,6 +78,10 @@ impl Kind {
             Self::Comparison => "comparison",
             Self::Logic => "logic",
             Self::Value => "value",
+            Self::Weaker => "weaker",
+            Self::Clock => "clock",
+            Self::First => "first",
+            Self::Condition => "condition",
         }
     }
 
@@ -108,6 +124,19 @@ const WORDS: &[(Kind, &str, &[&str])] = &[
     (Kind::Value, "false", &["true"]),
     (Kind::Value, "0", &["1"]),
     (Kind::Value, "1", &["0"]),
+    (Kind::Weaker, "FOR UPDATE", &["FOR SHARE"]),
+    (Kind::Weaker, "FOR SHARE", &["FOR KEY SHARE"]),
+    (Kind::Weaker, "FOR NO KEY UPDATE", &["FOR SHARE"]),
+    (
+        Kind::Clock,
+        "pg_catalog.clock_timestamp()",
+        &["pg_catalog.statement_timestamp()"],
+    ),
+    (
+        Kind::Clock,
+        "pg_catalog.statement_timestamp()",
+        &["pg_catalog.clock_timestamp()", "pg_catalog.now()"],
+    ),
 ];
 
 /// All changes of a text that this program knows.
@@ -134,6 +163,18 @@ pub(crate) fn mutations(text: &str) -> Vec<Mutation> {
                         new,
                     });
                 }
+            }
+            if let Some((kind, old, new)) = condition(&text[at..])
+                && let Some(new) = fitted(old, &new)
+            {
+                let old = old.to_owned();
+                all.push(Mutation {
+                    kind,
+                    line,
+                    at,
+                    old,
+                    new,
+                });
             }
         }
         at += old.len();
@@ -200,6 +241,61 @@ fn changes(line: &str) -> Vec<(Kind, String)> {
     changes
 }
 
+/// What may follow the conditions of a `WHERE` in a line.
+const AFTER_CONDITIONS: [&str; 7] = [
+    ";",
+    " OFFSET ",
+    " ORDER BY ",
+    " LIMIT ",
+    " GROUP BY ",
+    " FOR ",
+    " DO ",
+];
+
+/// The first condition that begins in the first line of a text, unless that is a line of its own after `AND`: the kind of
+/// the change, the lines that it is in, and these lines without it.
+fn condition(text: &str) -> Option<(Kind, &str, String)> {
+    let line = text.lines().next()?;
+    let (kind, from, instead) = match line.find("WHERE ") {
+        Some(at) => (Kind::First, at + "WHERE ".len(), "true"),
+        None if line.trim_start().starts_with("AND ") && !is_closed(line) => {
+            (Kind::Condition, line.find("AND ")?, "")
+        }
+        None => return None,
+    };
+    let mut depth = 0;
+    let mut is_range = false;
+    let (mut end, mut next) = (text.len(), None);
+    for (at, sign) in text[from..].char_indices().map(|(at, it)| (from + at, it)) {
+        let rest = &text[at..];
+        match sign {
+            '(' => depth += 1,
+            ')' if depth > 0 => depth -= 1,
+            _ if depth > 0 => {}
+            ' ' if rest.starts_with(" BETWEEN ") => is_range = true,
+            ' ' if kind == Kind::First && rest.starts_with(" AND ") && !is_range => {
+                next = Some(at + " AND ".len());
+                break;
+            }
+            ' ' if rest.starts_with(" AND ") => is_range = false,
+            ')' | '\n' => {
+                end = at;
+                break;
+            }
+            _ if AFTER_CONDITIONS.iter().any(|it| rest.starts_with(it)) => {
+                end = at;
+                break;
+            }
+            _ => {}
+        }
+    }
+    let to = next.unwrap_or(end);
+    let last = text[to..].find('\n').map_or(text.len(), |at| to + at);
+    let instead = if next.is_some() { "" } else { instead };
+    let new = format!("{}{instead}{}", &text[..from], &text[to..last]);
+    Some((kind, &text[..last], new))
+}
+
 /// Where a clause ends that begins there: at the parenthesis that closes what it is in, or with the line.
 fn end_of_clause(line: &str, from: usize) -> usize {
     let mut depth = 0;
@@ -256,5 +352,31 @@ mod cases {
         assert_eq!(of(Kind::Lock), ";");
         assert_eq!(of(Kind::SkipLocked), "FOR UPDATE OF j;");
         assert_eq!(of(Kind::Limit), ");");
+    }
+
+    #[test]
+    fn conditions_are_removed_whole() {
+        let all = |text| {
+            let of = mutations(text).into_iter();
+            let of = of.filter(|it| [Kind::First, Kind::Condition].contains(&it.kind));
+            let new = of.map(|it| {
+                assert_eq!(it.new.len(), it.old.len());
+                it.new.split_whitespace().collect::<Vec<_>>().join(" ")
+            });
+            new.collect::<Vec<_>>()
+        };
+        let text = "   WHERE a.b = 1 AND a.c BETWEEN 1 AND 2\n     AND a.d = 3\n";
+        assert_eq!(all(text), ["WHERE a.c BETWEEN 1 AND 2"]);
+        let text = "   WHERE a.c BETWEEN 1 AND 2 AND a.d = 3\n";
+        assert_eq!(all(text), ["WHERE a.d = 3"]);
+        let text = "   WHERE (a.b = 1\n          OR a.c = 2)\n     AND a.d = 3\n";
+        assert_eq!(all(text), ["WHERE true"]);
+        let text = "   SELECT (SELECT a.b FROM a WHERE a.c = c OFFSET 0) AS b\n";
+        assert_eq!(
+            all(text),
+            ["SELECT (SELECT a.b FROM a WHERE true OFFSET 0) AS b"]
+        );
+        let text = "   AND (a.b = 1\n        OR a.c = 2)) AS one\n";
+        assert_eq!(all(text), [") AS one"]);
     }
 }

@@ -170,13 +170,19 @@ pub(crate) fn explained() -> String {
     fs::read_to_string(EXPLAINED).unwrap_or_default()
 }
 
+/// Lines as an entry of the list has them.
+pub(crate) fn in_one_line(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(str::trim).collect();
+    lines.join(" ").trim().to_owned()
+}
+
 /// Whether the list has a change: a line that begins with the file, the kind, the text that is changed and what it becomes.
 pub(crate) fn is_explained(list: &str, source: &Source, mutation: &Mutation) -> bool {
-    let new = match mutation.new.trim() {
+    let new = match &*in_one_line(&mutation.new) {
         "" => "nothing".to_owned(),
         new => format!("`{new}`"),
     };
-    let (path, kind, old) = (&source.path, mutation.kind, mutation.old.trim());
+    let (path, kind, old) = (&source.path, mutation.kind, in_one_line(&mutation.old));
     let entry = format!("- `{path}` {kind} `{old}` becomes {new}: ");
     list.lines().any(|line| line.starts_with(&entry))
 }
