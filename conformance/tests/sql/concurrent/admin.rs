@@ -27,7 +27,7 @@ fn mark(side: &mut Side, mark: i64, release: bool) {
 }
 
 /// Makes a session that has a mark.
-fn mark_session() -> Step {
+pub(super) fn mark_session() -> Step {
     Arc::new(|side: &mut Side| {
         let key = fastrand::i64(1..);
         side.give("mark", key);
@@ -60,7 +60,7 @@ pub(super) fn check_in(key: &'static str) -> Step {
 }
 
 /// Checks a holder of the mutex in, whose session is the one that is marked.
-fn check(fence: i64) -> Step {
+pub(super) fn check(fence: i64) -> Step {
     let batch = move |side: &Side| {
         vec![Check {
             session: side.given("mark"),

@@ -3,7 +3,7 @@
 use lockapi::suite::queue::{ExpireJobs, FOR_EVER};
 
 use super::queue::{
-    LOCK, cancel, cancel_as_operator, claim, count, edit, purge, push_each, push_with_ttl,
+    LOCK, SHARE, cancel, cancel_as_operator, claim, count, edit, purge, push_each, push_with_ttl,
 };
 use super::sides::{Side, Step, UNIT, elapse, sql, step};
 use super::{Meets, Schedule};
@@ -37,6 +37,7 @@ fn an_expired_job_that_another_has_is_skipped() {
         purge(),
         expire(10),
         sql(LOCK),
+        sql(SHARE),
         sql(UPDATE),
     ] {
         let schedule = Schedule::new(&before, &first, &expire(10), Meets::Skips("moved 0"));

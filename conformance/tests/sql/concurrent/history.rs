@@ -166,7 +166,8 @@ fn a_part_that_is_sent_again_waits_for_the_first_and_is_stored_once() {
 fn a_part_is_moved_once() {
     let (part, settled) = (record(1, &[0], &["a"]), elapse(10));
     let lock = sql("SELECT FROM lockapi.job_history_part WHERE namespace = $n FOR UPDATE");
-    for first in [&fold(1), &lock] {
+    let share = sql("SELECT FROM lockapi.job_history_part WHERE namespace = $n FOR KEY SHARE");
+    for first in [&fold(1), &lock, &share] {
         let before = [&part, &settled];
         let skips = Meets::Skips("0 moved, to Some((\"\", \"work\", 7200000000000000, \"a\", 1))");
         let schedule = Schedule::new(&before, first, &fold(1), skips);
@@ -191,8 +192,9 @@ fn old_minutes_that_are_locked_are_skipped() {
     let settled = elapse(10);
     let part = record_at(PAST, 1, &[0], &["a"], FUTURE);
     let lock = sql("SELECT FROM lockapi.job_history WHERE namespace = $n FOR UPDATE");
+    let share = sql("SELECT FROM lockapi.job_history WHERE namespace = $n FOR KEY SHARE");
     let before = [&part, &settled, &fold(1)];
-    for first in [&sweep(2), &lock] {
+    for first in [&sweep(2), &lock, &share] {
         let skips = Meets::Skips("0 swept, to Some((\"\", \"work\", true, 3600000000000, \"a\"))");
         let schedule = Schedule::new(&before, first, &sweep(2), skips);
         schedule.at(own_url()).run();

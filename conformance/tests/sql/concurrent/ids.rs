@@ -110,10 +110,12 @@ pub(super) fn blocks(names: &'static [&'static str]) -> Step {
 }
 
 const LOCK: &str = "SELECT FROM lockapi.id_worker WHERE namespace = $n FOR UPDATE";
+/// As somebody has it who does not change it.
+const SHARE: &str = "SELECT FROM lockapi.id_worker WHERE namespace = $n FOR SHARE";
 
 #[test]
 fn a_free_number_goes_to_one_of_two() {
-    for first in [claim(0, 2), sql(LOCK)] {
+    for first in [claim(0, 2), sql(LOCK), sql(SHARE)] {
         // The only number is free: given back, or not renewed.
         let given_back = [&claim(0, 1), &release(1)];
         let schedule = Schedule::new(&given_back, &first, &claim(0, 3), Meets::Skips("Full"));
@@ -130,7 +132,7 @@ fn a_free_number_goes_to_one_of_two() {
 
 #[test]
 fn a_repeated_claim_skips_its_number_while_it_is_locked() {
-    for first in [renew(1), release(1), sql(LOCK)] {
+    for first in [renew(1), release(1), sql(LOCK), sql(SHARE)] {
         let meets = Meets::Skips("Full");
         let schedule = Schedule::new(&[&claim(0, 1)], &first, &claim(0, 1), meets);
         schedule.then(&renew(1)).run();
@@ -140,7 +142,7 @@ fn a_repeated_claim_skips_its_number_while_it_is_locked() {
 #[test]
 fn a_claim_after_the_clock_was_set_back_skips_numbers_that_others_have() {
     let before = [&claim(2, 1), &elapse_ids(-30)];
-    for first in [renew(1), sql(LOCK)] {
+    for first in [renew(1), sql(LOCK), sql(SHARE)] {
         let schedule = Schedule::new(&before, &first, &claim(2, 2), Meets::Passes);
         let schedule = schedule.only_if_committed().then(&claim(2, 3));
         schedule.then(&renew(1)).run();
@@ -160,7 +162,7 @@ fn a_number_or_name_that_another_creates_is_waited_for() {
 
 #[test]
 fn renewals_and_releases_wait_for_what_changes_the_number() {
-    for first in [renew(1), release(1), sql(LOCK)] {
+    for first in [renew(1), release(1), sql(LOCK), sql(SHARE)] {
         for second in [renew(1), release(1)] {
             let before = [&claim(0, 1)];
             let schedule = Schedule::new(&before, &first, &second, Meets::Waits);

@@ -108,7 +108,7 @@ fn check(key: &'static str, token: &'static str) -> Step {
 }
 
 /// Answers the request whose lease it is.
-fn complete(key: &'static str, token: &'static str) -> Step {
+pub(super) fn complete(key: &'static str, token: &'static str) -> Step {
     let batch = move |side: &Side| {
         let fence = side.given(&format!("token {token}"));
         let record = RecordAnswer {
@@ -325,6 +325,22 @@ fn who_has_lost_the_lease_of_a_request_records_no_answer() {
     ] {
         let before: Vec<_> = before.iter().collect();
         Schedule::new(&before, &late, &recall(), Meets::Passes).run();
+    }
+}
+
+/// It waits before it has anything of the row.
+#[test]
+fn what_is_given_back_does_not_hinder_who_looked_at_the_lease() {
+    let before = [&acquire(FIRST)];
+    let share = sql("SELECT FROM lockapi.lease WHERE namespace = $n FOR SHARE");
+    for second in [
+        abandon(&[("a", 1)]),
+        force_release("a"),
+        release(MINE[0]),
+        renew(MINE[1]),
+    ] {
+        let schedule = Schedule::new(&before, &renew(MINE[0]), &second, Meets::Waits);
+        schedule.looked(&share).then(&peek(KEYS)).run();
     }
 }
 

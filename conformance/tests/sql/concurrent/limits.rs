@@ -169,6 +169,11 @@ pub(super) fn look() -> Step {
     })
 }
 
+/// As somebody has the rows who looks at them before a change.
+pub(super) fn share() -> Step {
+    sql("SELECT FROM lockapi.rate_limit WHERE namespace = $n FOR SHARE")
+}
+
 /// As a decision has the rows.
 pub(super) fn lock() -> Step {
     sql("SELECT FROM lockapi.rate_limit WHERE namespace = $n FOR UPDATE")
@@ -290,6 +295,22 @@ fn charges_wait_for_what_changes_a_row() {
             }
         }
     }
+}
+
+/// They wait before they have anything of the row.
+#[test]
+fn charges_that_wait_do_not_hinder_who_looked_at_the_row() {
+    for quota in [By::Cells, By::Window] {
+        for reserved in [None, Some(("it", 3))] {
+            let before = [&take(BATCH), &charge(quota, BATCH, None), &elapse(1)];
+            let second = charge(quota, BATCH, reserved);
+            let schedule = Schedule::new(&before, &take(A), &second, Meets::Waits);
+            schedule.looked(&share()).then(&look()).run();
+        }
+    }
+    let before = [&take(BATCH)];
+    let schedule = Schedule::new(&before, &take(A), &reset(BATCH), Meets::Waits);
+    schedule.looked(&share()).then(&look()).run();
 }
 
 #[test]

@@ -28,6 +28,7 @@ mod schedule;
 mod sides;
 mod stopped;
 mod sweeps;
+mod times;
 
 use std::collections::BTreeMap;
 use std::thread::{self, JoinHandle};
@@ -66,6 +67,8 @@ impl Meets {
 struct Schedule {
     url: &'static str,
     before: Vec<Step>,
+    /// A has locked the rows in this way before, and does the rest while B waits.
+    looked: Option<Step>,
     first: Step,
     meanwhile: Vec<Step>,
     second: Step,
@@ -82,6 +85,7 @@ impl Schedule {
         Self {
             url: url(),
             before: before.iter().map(|step| Step::clone(step)).collect(),
+            looked: None,
             first: Step::clone(first),
             meanwhile: Vec::new(),
             second: Step::clone(second),
@@ -95,6 +99,12 @@ impl Schedule {
     /// In the database of this URL.
     fn at(mut self, url: &'static str) -> Self {
         self.url = url;
+        self
+    }
+
+    /// A does this before, and the rest while B waits, which thus waits with nothing that A needs.
+    fn looked(mut self, step: &Step) -> Self {
+        self.looked = Some(Step::clone(step));
         self
     }
 
@@ -148,8 +158,8 @@ impl Schedule {
             seen.push(observer.run(step, &mut given));
         }
         first.script("BEGIN");
-        let answer = first.run(&self.first, &mut given);
-        if committed {
+        let answer = first.run(self.looked.as_ref().unwrap_or(&self.first), &mut given);
+        if committed && self.looked.is_none() {
             seen.push(answer);
         }
         for step in &self.meanwhile {
@@ -158,6 +168,10 @@ impl Schedule {
         let second = Running::start(second, &self.second, given.clone());
         if self.meets.waits() {
             second.waits_for(first.pid(), &mut observer);
+            if self.looked.is_some() {
+                let answer = first.run(&self.first, &mut given);
+                seen.extend(committed.then_some(answer));
+            }
             first.script(if committed { "COMMIT" } else { "ROLLBACK" });
         } else {
             second.passes(first.pid(), &mut observer);

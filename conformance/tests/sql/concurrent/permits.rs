@@ -82,6 +82,9 @@ pub(super) fn abandon() -> Step {
 
 /// As somebody who takes it has it.
 const LOCK_FIRST: &str = "SELECT FROM lockapi.lease WHERE namespace = $n AND slot = 1 FOR UPDATE";
+/// As a transaction of its holder has it.
+const SHARE_FIRST: &str =
+    "SELECT FROM lockapi.lease WHERE namespace = $n AND slot = 1 FOR KEY SHARE";
 
 #[test]
 fn slots_that_another_takes_are_skipped() {
@@ -96,10 +99,11 @@ fn slots_that_another_takes_are_skipped() {
     // The next one is free.
     let schedule = Schedule::new(&[&made], &take(2, 1, 2), &take(2, 1, 3), Meets::Passes);
     schedule.only_if_committed().then(&take(2, 1, 4)).run();
-    let schedule = Schedule::new(&[&made], &sql(LOCK_FIRST), &take(2, 2, 3), {
-        Meets::Skips("refused false 0")
-    });
-    schedule.then(&take(2, 1, 4)).run();
+    for locked in [sql(LOCK_FIRST), sql(SHARE_FIRST)] {
+        let meets = Meets::Skips("refused false 0");
+        let schedule = Schedule::new(&[&made], &locked, &take(2, 2, 3), meets);
+        schedule.then(&take(2, 1, 4)).run();
+    }
 }
 
 #[test]
@@ -114,14 +118,11 @@ fn slots_of_an_ended_acquisition_go_to_one_of_two() {
 #[test]
 fn a_repeated_request_skips_its_slots_while_they_are_locked() {
     let before = [&take(1, 1, 1), &take(1, 1, 1)];
-    let schedule = Schedule::new(&before, &sql(LOCK_FIRST), &take(1, 1, 1), {
-        Meets::Skips("refused false 1")
-    });
-    schedule.then(&take(1, 1, 2)).run();
-    let schedule = Schedule::new(&before, &release(1, 1), &take(1, 1, 1), {
-        Meets::Skips("refused false 1")
-    });
-    schedule.then(&take(1, 1, 2)).run();
+    for first in [sql(LOCK_FIRST), sql(SHARE_FIRST), release(1, 1)] {
+        let meets = Meets::Skips("refused false 1");
+        let schedule = Schedule::new(&before, &first, &take(1, 1, 1), meets);
+        schedule.then(&take(1, 1, 2)).run();
+    }
 }
 
 #[test]

@@ -116,7 +116,8 @@ fn reports_are_swept_with_the_last_of_their_job() {
     let (push, claim, report) = (push(&["a"]), claim(1), report(&["a"], 40));
     let (sweep, ack) = (sweep("a"), ack(&["a"]));
     let lock = sql("SELECT FROM lockapi.job_progress WHERE note = $n FOR UPDATE");
-    for first in [&sweep, &lock] {
+    let share = sql("SELECT FROM lockapi.job_progress WHERE note = $n FOR KEY SHARE");
+    for first in [&sweep, &lock, &share] {
         let before = [&push, &claim, &report, &ack];
         let schedule = Schedule::new(&before, first, &sweep, Meets::Skips("0 swept"));
         schedule.at(own_url()).run();

@@ -73,12 +73,17 @@ pub(super) fn ticket(side: &Side, name: &str) -> Ticket {
 }
 
 /// Completes deliveries, and claims so many jobs; the deliveries have the names of the jobs.
-fn complete_and_claim(done: &'static [&'static str], most: i64) -> Step {
+pub(super) fn complete_and_claim(done: &'static [&'static str], most: i64) -> Step {
     exchange(done, most, false, false)
 }
 
 /// With `again` the answer to the claim before was lost; with `limited` the queue is said to have a limit.
-fn exchange(done: &'static [&'static str], most: i64, again: bool, limited: bool) -> Step {
+pub(super) fn exchange(
+    done: &'static [&'static str],
+    most: i64,
+    again: bool,
+    limited: bool,
+) -> Step {
     Arc::new(move |side: &mut Side| {
         let before = side.given("claim");
         let number = fastrand::i64(1..);
@@ -338,7 +343,7 @@ pub(super) fn discard(names: &'static [&'static str]) -> Step {
 }
 
 /// How many jobs run.
-fn count_running() -> Step {
+pub(super) fn count_running() -> Step {
     let batch = |side: &Side| {
         vec![CountRunning {
             name: name(side),
@@ -352,12 +357,17 @@ fn count_running() -> Step {
     })
 }
 
-fn set_paused(paused: bool) -> Step {
+pub(super) fn set_paused(paused: bool) -> Step {
+    pause(paused, 0)
+}
+
+/// For so many minutes, or with 0 until it is resumed.
+pub(super) fn pause(paused: bool, minutes: i64) -> Step {
     let batch = move |side: &Side| {
         vec![SetPaused {
             name: name(side),
             paused,
-            time: 0,
+            time: minutes * UNIT,
             topic: 0,
         }]
     };
@@ -365,12 +375,16 @@ fn set_paused(paused: bool) -> Step {
 }
 
 pub(super) fn set_name_paused(paused: bool) -> Step {
+    pause_name(paused, 0)
+}
+
+pub(super) fn pause_name(paused: bool, minutes: i64) -> Step {
     let batch = move |side: &Side| {
         vec![SetNamePaused {
             name: name(side),
             job: new_job().name,
             paused,
-            time: 0,
+            time: minutes * UNIT,
             topic: 0,
         }]
     };
@@ -409,7 +423,10 @@ pub(super) fn count() -> Step {
 
 /// As a claim has it.
 pub(super) const LOCK: &str = "SELECT FROM lockapi.job WHERE namespace = $n FOR UPDATE";
+/// As somebody has it who counts what runs.
+pub(super) const SHARE: &str = "SELECT FROM lockapi.job WHERE namespace = $n FOR SHARE";
 const LOCK_DEAD: &str = "SELECT FROM lockapi.job_archive WHERE namespace = $n FOR UPDATE";
+const SHARE_DEAD: &str = "SELECT FROM lockapi.job_archive WHERE namespace = $n FOR SHARE";
 
 #[test]
 fn a_waiting_job_that_another_has_is_skipped() {
@@ -431,6 +448,7 @@ fn a_waiting_job_that_another_has_is_skipped() {
         purge(),
         push_key("b", Key::Replace),
         sql(LOCK),
+        sql(SHARE),
     ] {
         for (second, answer) in &seconds {
             let before = [&push_key("a", Key::Skip)];
@@ -483,6 +501,7 @@ fn at_a_delivery() -> Vec<Step> {
         cancel_as_operator(),
         edit(),
         sql(LOCK),
+        sql(SHARE),
     ]
 }
 
@@ -559,6 +578,7 @@ fn a_job_whose_lease_has_ended_goes_to_one_of_two() {
         settle(&["a"], extend()),
         ack(&["a"]),
         sql(LOCK),
+        sql(SHARE),
     ] {
         let schedule = Schedule::new(&before, &first, &claim(1), {
             Meets::Skips("done [], picked 0:")
@@ -573,7 +593,12 @@ fn a_job_whose_lease_has_ended_goes_to_one_of_two() {
 fn dead_letters_that_another_has_are_skipped() {
     const NONE: &str = "Redriven { count: 0, examined: 0, busy: 0 }";
     let before = [&push(&["a"]), &claim(1), &settle(&["a"], reject())];
-    for first in [redrive(&["a"]), discard(&["a"]), sql(LOCK_DEAD)] {
+    for first in [
+        redrive(&["a"]),
+        discard(&["a"]),
+        sql(LOCK_DEAD),
+        sql(SHARE_DEAD),
+    ] {
         for names in [&[] as &[&str], &["a"]] {
             let schedule = Schedule::new(&before, &first, &redrive(names), Meets::Skips(NONE));
             schedule.then(&count()).then(&claim(1)).run();

@@ -2,7 +2,7 @@
 
 use lockapi::suite::limit::{EndReservation, Expire};
 
-use super::limits::{By, MINUTE, charge, ensure, lock, look, reset, take};
+use super::limits::{By, MINUTE, charge, ensure, lock, look, reset, share, take};
 use super::sides::{Side, Step, elapse, number, step};
 use super::{Meets, Schedule};
 
@@ -75,6 +75,23 @@ fn the_end_of_a_reservation_waits_for_what_changes_the_row() {
             let before = [before[0], before[1], &charge(quota, A, Some(("more", 9)))];
             let schedule = Schedule::new(&before, &first, &settle(MINE), Meets::Waits);
             schedule.then(&look()).run();
+        }
+    }
+}
+
+/// It waits before it has anything of the row.
+#[test]
+fn the_end_of_a_reservation_does_not_hinder_who_looked_at_the_row() {
+    for quota in [By::Cells, By::Window] {
+        let mine = charge(quota, A, Some(("mine", 3)));
+        for before in [
+            &[&ensure(BATCH), &mine] as &[&Step],
+            &[&ensure(BATCH), &mine, &elapse(4)],
+        ] {
+            for second in [settle(MINE), expire(BATCH)] {
+                let schedule = Schedule::new(before, &settle(MINE), &second, Meets::Waits);
+                schedule.looked(&share()).then(&look()).run();
+            }
         }
     }
 }

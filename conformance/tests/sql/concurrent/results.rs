@@ -146,7 +146,8 @@ fn a_result_that_another_has_is_swept_later() {
     let (push, claim, ack) = (push(&["a"]), claim(1), ack_with_result(&["a"], 7, 1));
     let late = elapse(2);
     let lock = sql("SELECT FROM lockapi.job_result WHERE namespace = $n FOR UPDATE");
-    for first in [&sweep("a", 1), &lock] {
+    let share = sql("SELECT FROM lockapi.job_result WHERE namespace = $n FOR KEY SHARE");
+    for first in [&sweep("a", 1), &lock, &share] {
         let before = [&push, &claim, &ack, &late];
         let meets = Meets::Skips("0 swept, to Some(\"job a\")");
         let schedule = Schedule::new(&before, first, &sweep("a", 1), meets);

@@ -10,7 +10,7 @@ use super::queue::{claim, new_job, take};
 use super::sides::{Plans, Side, Step, UNIT, elapse};
 
 /// Pushes a job that is due after so many minutes.
-fn push_for_later(name: &'static str, delay: i64) -> Step {
+pub(super) fn push_for_later(name: &'static str, delay: i64) -> Step {
     Arc::new(move |side: &mut Side| {
         let job = NewJob {
             group: String::new(),

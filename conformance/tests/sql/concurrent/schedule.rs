@@ -9,8 +9,8 @@ use lockapi::suite::schedule::{
     RunNow, SetTask, SweepRuns, SwitchTask, TaskName, TaskRow,
 };
 
-use super::queue::{ack, cancel, claim, claim_and_reject, count, new_job, redrive, settle};
-use super::sides::{Place, Plans, Side, Step, UNIT, elapse, minutes, sql, step};
+use super::queue::{self, ack, cancel, claim, claim_and_reject, count, new_job, redrive, settle};
+use super::sides::{Place, Plans, Side, Step, UNIT, elapse, minutes, number, sql, step};
 use super::{Meets, Schedule, agree};
 
 fn name(side: &Side) -> Name {
@@ -31,6 +31,7 @@ fn task(side: &Side) -> TaskName {
 /// Runs of a task that overlap.
 #[derive(Clone, Copy)]
 pub(super) enum Overlap {
+    Allowed = 0,
     Skipped = 1,
     Held = 2,
 }
@@ -99,7 +100,7 @@ pub(super) fn fire(times: i64) -> Step {
     })
 }
 
-fn run_now(version: i64) -> Step {
+pub(super) fn run_now(version: i64) -> Step {
     let batch = move |side: &Side| {
         vec![RunNow {
             name: task(side),
@@ -113,7 +114,7 @@ fn run_now(version: i64) -> Step {
     })
 }
 
-fn switch_off(version: i64) -> Step {
+pub(super) fn switch_off(version: i64) -> Step {
     let batch = move |side: &Side| {
         vec![SwitchTask {
             name: task(side),
@@ -227,8 +228,10 @@ fn look() -> Step {
 }
 
 const LOCK: &str = "SELECT FROM lockapi.task WHERE namespace = $n FOR UPDATE";
-const LOCK_JOB: &str = "SELECT FROM lockapi.job WHERE namespace = $n FOR UPDATE";
 const LOCK_RUN: &str = "SELECT FROM lockapi.task_run WHERE namespace = $n FOR UPDATE";
+/// The same rows as somebody has them who does not change them.
+const SHARE: &str = "SELECT FROM lockapi.task WHERE namespace = $n FOR SHARE";
+const SHARE_RUN: &str = "SELECT FROM lockapi.task_run WHERE namespace = $n FOR SHARE";
 
 /// What changes the task, as it was set.
 fn changes() -> Vec<Step> {
@@ -239,6 +242,7 @@ fn changes() -> Vec<Step> {
         remove(),
         set(Overlap::Skipped, 7),
         sql(LOCK),
+        sql(SHARE),
     ]
 }
 
@@ -261,6 +265,16 @@ fn what_operators_do_waits_for_what_changes_the_task() {
             let schedule = Schedule::new(&before, &first, &second, Meets::Waits);
             schedule.then(&look()).then(&fire(1)).then(&look()).run();
         }
+    }
+}
+
+/// They wait before they have anything of the task.
+#[test]
+fn what_operators_do_does_not_hinder_who_looked_at_the_task() {
+    for second in [run_now(1), switch_off(1), remove(), set(Overlap::Held, 5)] {
+        let (before, first) = ([&set(Overlap::Held, 0)], set(Overlap::Skipped, 7));
+        let schedule = Schedule::new(&before, &first, &second, Meets::Waits);
+        schedule.looked(&sql(SHARE)).then(&look()).run();
     }
 }
 
@@ -288,12 +302,23 @@ fn of_two_who_add_a_task_the_later_changes_it() {
 #[test]
 fn a_run_that_is_held_back_is_not_released_while_another_node_has_the_task() {
     let before = [&set(Overlap::Held, 0), &fire(2), &claim(1), &ack(&["a"])];
-    for first in [release(), run_now(2), switch_off(2), remove(), sql(LOCK)] {
+    for first in [
+        release(),
+        run_now(2),
+        switch_off(2),
+        remove(),
+        sql(LOCK),
+        sql(SHARE),
+    ] {
         let schedule = Schedule::new(&before, &first, &release(), Meets::Skips("0 released"));
         schedule.then(&look()).run();
     }
     let schedule = Schedule::new(&before, &sql(LOCK_RUN), &release(), Meets::Waits);
     schedule.then(&look()).run();
+    // It waits before it has anything of the run.
+    let change = sql("UPDATE lockapi.task_run SET missed = missed WHERE namespace = $n");
+    let schedule = Schedule::new(&before, &change, &release(), Meets::Waits);
+    schedule.looked(&sql(SHARE_RUN)).then(&look()).run();
 }
 
 #[test]
@@ -321,7 +346,8 @@ fn a_run_is_not_ended_while_somebody_has_its_job() {
         ack(&["a"]),
         cancel(&["a"]),
         settle(&["a"], extension),
-        sql(LOCK_JOB),
+        sql(queue::LOCK),
+        sql(queue::SHARE),
     ] {
         let schedule = Schedule::new(&before, &first, &expire(), Meets::Skips("0 expired"));
         schedule.then(&look()).run();
@@ -337,7 +363,7 @@ fn a_run_that_somebody_has_locked_is_not_swept() {
         &ack(&["a"]),
         &elapse(3),
     ];
-    for first in [sweep(), sql(LOCK_RUN)] {
+    for first in [sweep(), sql(LOCK_RUN), sql(SHARE_RUN)] {
         let schedule = Schedule::new(&before, &first, &sweep(), Meets::Skips("0 swept"));
         schedule.then(&look()).run();
     }
@@ -347,12 +373,99 @@ fn a_run_that_somebody_has_locked_is_not_swept() {
 fn a_failed_run_is_not_put_back_while_its_task_is_changed() {
     let before = [&set(Overlap::Skipped, 0), &fire(1), &claim_and_reject()];
     let answer = "Redriven { count: 0, examined: 1, busy: 1 }";
-    for first in [switch_off(2), set(Overlap::Skipped, 7), sql(LOCK)] {
+    for first in [
+        switch_off(2),
+        set(Overlap::Skipped, 7),
+        sql(LOCK),
+        sql(SHARE),
+    ] {
         for names in [&[] as &[&str], &["a"]] {
             let (second, meets) = (redrive(names), Meets::Skips(answer));
             let schedule = Schedule::new(&before, &first, &second, meets);
             schedule.then(&look()).run();
         }
+    }
+}
+
+/// Tasks that have the same name, or are of the same scheduler; the model does not know them.
+fn set_others() -> Step {
+    sql(
+        "INSERT INTO lockapi.task (namespace, scheduler, name, version, next_at, enabled, every, timeout, misfire, misfire_most,
+                                   overlap, job, payload, max_attempts, priority)
+         SELECT o.namespace, o.scheduler, o.name, 1, NULL, true, 1000, 0, 0, 0, 1, 'job', '1', 1, 1
+           FROM (VALUES ($n, 'other', 'it'), ($n, 'other', 'one'), ($n, 'work', 'one'), ($n || ' other', 'work', 'it'))
+                AS o (namespace, scheduler, name)",
+    )
+}
+
+#[test]
+fn a_failed_run_that_is_put_back_changes_its_own_task_alone() {
+    const VERSIONS: &str = "SELECT pg_catalog.string_agg(t.version::text, '' ORDER BY t.scheduler, t.name, t.namespace)::int8
+                              FROM lockapi.task AS t WHERE t.namespace IN ($n, $n || ' other')";
+    let (failed, others) = ([fire(1), claim_and_reject()], set_others());
+    for names in [&[] as &[&str], &["a"]] {
+        let again = redrive(names);
+        // Those of the other scheduler, of this one, and of the other namespace. A run that may overlap hinders no other.
+        for (overlap, seen) in [(Overlap::Skipped, 11_311), (Overlap::Allowed, 11_211)] {
+            let (own, seen, count) = (set(overlap, 0), number(VERSIONS, seen), count());
+            let steps = [&own, &failed[0], &failed[1], &others, &again, &seen, &count];
+            agree(Plans::Engine, &steps);
+        }
+        // Where the task is gone, those that have its name are no hindrance.
+        let (own, remove, seen) = (set(Overlap::Skipped, 0), remove(), number(VERSIONS, 1111));
+        let before = [&own, &failed[0], &failed[1], &remove, &others];
+        agree(
+            Plans::Engine,
+            &[&before[..], &[&again, &seen, &count()]].concat(),
+        );
+    }
+}
+
+/// Nobody has those that have the same name.
+#[test]
+fn a_failed_run_is_not_put_back_while_its_own_task_is_locked() {
+    let before = [
+        &set(Overlap::Skipped, 0),
+        &fire(1),
+        &claim_and_reject(),
+        &set_others(),
+    ];
+    let answer = "Redriven { count: 0, examined: 1, busy: 1 }";
+    let own = sql(
+        "SELECT FROM lockapi.task WHERE namespace = $n AND scheduler = 'work' AND name = 'it' FOR UPDATE",
+    );
+    for names in [&[] as &[&str], &["a"]] {
+        let (second, meets) = (redrive(names), Meets::Skips(answer));
+        let schedule = Schedule::new(&before, &own, &second, meets);
+        schedule.then(&count()).run();
+    }
+}
+
+#[test]
+fn a_failed_run_that_may_overlap_is_put_back_beside_its_locked_task() {
+    let before = [&set(Overlap::Allowed, 0), &fire(1), &claim_and_reject()];
+    for names in [&[] as &[&str], &["a"]] {
+        let schedule = Schedule::new(&before, &sql(LOCK), &redrive(names), Meets::Passes);
+        schedule.then(&look()).run();
+    }
+}
+
+/// Somebody has those that have the same name.
+#[test]
+fn a_failed_run_is_put_back_beside_locked_tasks_of_others() {
+    let before = [
+        &set(Overlap::Skipped, 0),
+        &fire(1),
+        &claim_and_reject(),
+        &set_others(),
+    ];
+    let others = sql(
+        "SELECT FROM lockapi.task
+          WHERE namespace IN ($n, $n || ' other') AND (namespace, scheduler, name) <> ($n, 'work', 'it') FOR UPDATE",
+    );
+    for names in [&[] as &[&str], &["a"]] {
+        let schedule = Schedule::new(&before, &others, &redrive(names), Meets::Passes);
+        schedule.then(&count()).run();
     }
 }
 

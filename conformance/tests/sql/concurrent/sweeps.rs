@@ -197,7 +197,8 @@ fn a_lease_that_somebody_has_locked_is_not_swept() {
 fn an_answer_that_somebody_records_is_not_swept() {
     let before = [&record(&[("a", 1)]), &elapse(61)];
     let lock = sql("SELECT FROM lockapi.answer WHERE namespace = $n FOR UPDATE");
-    for first in [record(&[("a", 2)]), sweep_answers(), lock] {
+    let share = sql("SELECT FROM lockapi.answer WHERE namespace = $n FOR KEY SHARE");
+    for first in [record(&[("a", 2)]), sweep_answers(), lock, share] {
         skipped(&before, &first, &sweep_answers())
             .then(&recall())
             .run();
@@ -208,7 +209,8 @@ fn an_answer_that_somebody_records_is_not_swept() {
 fn a_limit_that_somebody_uses_is_not_swept() {
     let before = [&take(&["a"]), &elapse(60)];
     let lock = sql("SELECT FROM lockapi.rate_limit WHERE namespace = $n FOR UPDATE");
-    for first in [take(&["a"]), sweep_limits(), lock] {
+    let share = sql("SELECT FROM lockapi.rate_limit WHERE namespace = $n FOR KEY SHARE");
+    for first in [take(&["a"]), sweep_limits(), lock, share] {
         skipped(&before, &first, &sweep_limits())
             .then(&look())
             .run();
@@ -220,12 +222,14 @@ fn a_limit_that_somebody_uses_is_not_swept() {
 fn an_archived_job_or_a_key_that_somebody_has_locked_is_not_swept() {
     let before = [&push_key("a", Key::Skip), &claim_and_reject(), &elapse(60)];
     let lock = sql("SELECT FROM lockapi.job_archive WHERE namespace = $n FOR UPDATE");
-    for first in [sweep_queues(), lock] {
+    let share = sql("SELECT FROM lockapi.job_archive WHERE namespace = $n FOR KEY SHARE");
+    for first in [sweep_queues(), lock, share] {
         skipped(&before, &first, &sweep_queues()).run();
     }
     let before = [&push_key("a", Key::Idempotency), &elapse(TWO_DAYS)];
     let lock = sql("SELECT FROM lockapi.push_key WHERE namespace = $n FOR UPDATE");
-    for first in [sweep_queues(), lock] {
+    let share = sql("SELECT FROM lockapi.push_key WHERE namespace = $n FOR KEY SHARE");
+    for first in [sweep_queues(), lock, share] {
         skipped(&before, &first, &sweep_queues()).run();
     }
 }
@@ -234,7 +238,8 @@ fn an_archived_job_or_a_key_that_somebody_has_locked_is_not_swept() {
 fn a_token_that_somebody_checks_in_is_not_swept() {
     let before = [&check_in("door"), &elapse(TWO_DAYS)];
     let lock = sql("SELECT FROM lockapi.fence_mark WHERE namespace = $n FOR UPDATE");
-    for first in [sweep_marks(), lock] {
+    let share = sql("SELECT FROM lockapi.fence_mark WHERE namespace = $n FOR KEY SHARE");
+    for first in [sweep_marks(), lock, share] {
         skipped(&before, &first, &sweep_marks()).run();
     }
 }
@@ -243,7 +248,8 @@ fn a_token_that_somebody_checks_in_is_not_swept() {
 fn a_name_that_somebody_notes_is_not_swept() {
     let before = [&note(&["1"]), &elapse(MONTH)];
     let lock = sql("SELECT FROM lockapi.lock_name WHERE namespace = $n FOR UPDATE");
-    for first in [note(&["1"]), sweep_names(), lock] {
+    let share = sql("SELECT FROM lockapi.lock_name WHERE namespace = $n FOR KEY SHARE");
+    for first in [note(&["1"]), sweep_names(), lock, share] {
         skipped(&before, &first, &sweep_names()).run();
     }
 }
