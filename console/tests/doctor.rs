@@ -251,6 +251,45 @@ fn each_fault_in_a_database_is_found() {
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
 
+/// Parked jobs that have been due for long, and what holds them up in some of the queues. What is set for another group, queue or
+/// namespace holds nothing up.
+const PARKED: &str = "
+    SELECT lockapi.push(queue, 'import', group_key => 'a')
+      FROM unnest(ARRAY['rated', 'admitted', 'ordered', 'stopped', 'beside']) AS queue;
+    UPDATE lockapi.job SET due_at = now() - interval '1 hour';
+    SELECT lockapi.push(queue, 'import', group_key => 'a') FROM unnest(ARRAY['ordered', 'beside']) AS queue;
+    UPDATE lockapi.job AS j SET due_at = j.due_at + interval '2 hours'
+     WHERE j.queue IN ('ordered', 'beside') AND j.id = (SELECT min(o.id) FROM lockapi.job AS o WHERE o.queue = j.queue);
+    UPDATE lockapi.job SET due_at = now() - interval '1 hour' WHERE due_at BETWEEN now() - interval '1 minute' AND now();
+    INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload, group_key, token, lease_until)
+    SELECT now() - interval '1 hour', 1, 2, o.namespace, o.queue, 'import', 'null', 'b', 7, now() + interval '1 hour'
+      FROM (VALUES ('default', 'admitted'), ('other', 'beside')) AS o (namespace, queue);
+    INSERT INTO lockapi.group_rate (tat, at, namespace, queue, group_key)
+    SELECT lockapi.clock() + 3600000000000, lockapi.clock(), o.namespace, o.queue, o.group_key
+      FROM (VALUES ('default', 'rated', 'a'), ('default', 'beside', 'b'), ('other', 'beside', 'a'))
+           AS o (namespace, queue, group_key);
+    INSERT INTO lockapi.queue_groups (ordered, namespace, queue)
+    VALUES (true, 'default', 'ordered'), (false, 'default', 'beside'), (true, 'other', 'beside');
+    INSERT INTO lockapi.group_limit (most, namespace, queue, group_key)
+    VALUES (0, 'default', 'stopped', 'a'), (0, 'default', 'beside', 'b'), (0, 'other', 'beside', 'a')";
+
+#[test]
+fn parked_jobs_are_told_where_nothing_holds_them_up() {
+    let database = Database::new();
+    database.sql(PARKED);
+    let (_, found) = doctor(&database);
+    let mut told: Vec<_> = found
+        .iter()
+        .map(|it| [&it["fault"], &it["subject"]].map(|it| it.as_str().unwrap_or_default()))
+        .collect();
+    told.sort_unstable();
+    let expected = [
+        ["paused_group", "default/stopped/a"],
+        ["unclaimed", "default/beside"],
+    ];
+    assert_eq!(told, expected, "{found:#?}");
+}
+
 impl Made {
     /// Makes it, and tells what was found instead.
     fn is_missed(&self, database: &Database) -> Option<String> {
