@@ -16,7 +16,7 @@ use lockapi::suite::table::IsInTransaction;
 
 use super::agree;
 use super::leases::{self, force_release, release, renew};
-use super::limited::unlimit;
+use super::limited::{limit, unlimit};
 use super::limits::{By, charge, ensure, look, take};
 use super::queue::{
     cancel, cancel_as_operator, cancel_elsewhere, claim, discard, edit, edit_by, edit_elsewhere,
@@ -302,7 +302,8 @@ fn simple_statements_do_what_they_are_for() {
         leases::acquire(&[("one", "a", 1)]),
     );
     let (two, renewal) = (leases::acquire(&[("two", "a", 2)]), renew(&[("a", "two")]));
-    for step in [&one, &free, &ensure(A)] {
+    // A queue whose limit was taken away is like one that never had any.
+    for step in [&one, &free, &ensure(A), &limit(2), &unlimit()] {
         side.run(step, &mut given);
     }
     for (step, name) in [

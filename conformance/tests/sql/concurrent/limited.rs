@@ -1,6 +1,6 @@
 //! Two sessions at the limit of one queue.
 
-use lockapi::suite::queue::{LimitRow, SetQueueLimit};
+use lockapi::suite::queue::{LimitRow, ReadQueueLimit, SetQueueLimit};
 
 use super::queue::{ack, claim, claim_again, count, name, push};
 use super::sides::{Plans, Side, Step, elapse, step};
@@ -12,7 +12,7 @@ const DAY: i64 = 24 * 3600 * 1_000_000_000;
 const NONE: Meets = Meets::Skips("done [], picked 0:");
 
 /// Limits how many run.
-fn limit(running: i64) -> Step {
+pub(super) fn limit(running: i64) -> Step {
     let batch = move |side: &Side| {
         let row = LimitRow {
             running: Some(running),
@@ -55,6 +55,29 @@ pub(super) fn unlimit() -> Step {
         }]
     };
     step(batch, |_, ()| "not limited".to_owned())
+}
+
+/// The limit, and how many places of it are taken.
+fn read() -> Step {
+    let batch = |side: &Side| vec![ReadQueueLimit { name: name(side) }];
+    step(batch, |_, limit| format!("{limit:?}"))
+}
+
+/// What was counted while it was limited how many run is no matter then.
+#[test]
+fn where_only_the_rate_is_limited_no_places_are_taken() {
+    let (push, one, none) = (push(&["a", "b"]), claim(1), rate(None));
+    let steps = [
+        &push,
+        &limit(2),
+        &one,
+        &read(),
+        &none,
+        &read(),
+        &one,
+        &read(),
+    ];
+    agree(Plans::Engine, &steps);
 }
 
 #[test]

@@ -330,6 +330,27 @@ fn what_is_given_back_or_blocked_waits_for_what_changes_the_row() {
     }
 }
 
+/// What both have taken is given back at once.
+#[test]
+fn what_a_window_gets_back_is_no_part_of_what_has_been_replenished() {
+    let both = step(
+        |side: &Side| {
+            let of = |(price, window)| Refund {
+                namespace: side.namespace.clone(),
+                key: side.key("a"),
+                price,
+                window,
+                at: side.given("nanos taken"),
+            };
+            [(MINUTE / 4, 0), (MINUTE, 4 * MINUTE)].map(of).to_vec()
+        },
+        |_, done| done.to_string(),
+    );
+    let (take, window) = (take(A), charge(By::Window, A, None));
+    let steps = [&window, &take, &take, &take, &elapse(1), &both, &look()];
+    agree(Plans::Engine, &[&[&ensure(A)], &steps[..]].concat());
+}
+
 /// A window is as long as the longest that was used in it, and is followed by one as long as the longest that slides.
 #[test]
 fn windows_of_several_lengths_meet_in_one_row() {

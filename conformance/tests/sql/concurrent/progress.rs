@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lockapi::suite::admin::ReadJob;
+use lockapi::admin::JobState;
+use lockapi::suite::admin::{ListJobs, ReadJob};
 use lockapi::suite::queue::{Report, SweepProgress};
 
 use super::order::{BACKWARD, FORWARD, MIDDLE, Order};
-use super::queue::{LOCK, ack, claim, claim_and_reject, extend, nack, push, settle, ticket};
+use super::queue::{
+    LOCK, ack, claim, claim_and_reject, extend, nack, name, push, reject, settle, ticket,
+};
 use super::sides::{Plans, Side, Step, elapse, own_url, sql, step};
 use super::{Meets, Schedule, agree};
 
@@ -48,6 +51,49 @@ fn sweep(name: &'static str) -> Step {
         }]
     };
     step(batch, |_, swept| format!("{} swept", swept.deleted))
+}
+
+/// What is listed of the jobs that wait or run, or are dead letters.
+fn listed() -> Step {
+    let batch = |side: &Side| {
+        let of = |state| ListJobs {
+            name: name(side),
+            state,
+            job: String::new(),
+            group: String::new(),
+            tag: String::new(),
+            created: (0, i64::MAX / 1000),
+            after: None,
+            examined: 10,
+            most: 10,
+        };
+        [of(None), of(Some(JobState::Failed))]
+    };
+    Arc::new(move |side: &mut Side| {
+        // One list at a time.
+        let pages = batch(side).map(|list| side.perform(&[list]).remove(0));
+        let jobs = pages.into_iter().flat_map(|page| page.jobs);
+        let of = jobs.map(|job| (job.attempt, job.progress.map(|progress| progress.percent())));
+        format!("{:?}", of.collect::<Vec<_>>())
+    })
+}
+
+#[test]
+fn a_list_shows_what_was_reported_of_the_last_delivery() {
+    let (push, claim, report) = (push(&["a"]), claim(1), report(&["a"], 40));
+    let [nack, reject] = [nack(), reject()].map(|outcome| settle(&["a"], outcome));
+    for ends in [&nack, &reject] {
+        let steps = [
+            &push,
+            &listed(),
+            &claim,
+            &report,
+            &listed(),
+            ends,
+            &listed(),
+        ];
+        agree(Plans::Engine, &steps);
+    }
 }
 
 #[test]

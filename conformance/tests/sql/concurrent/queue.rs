@@ -177,7 +177,7 @@ pub(super) fn nack() -> Outcome {
     }
 }
 
-fn reject() -> Outcome {
+pub(super) fn reject() -> Outcome {
     Outcome::Reject {
         error: "it failed".to_owned(),
     }
@@ -432,6 +432,7 @@ const SHARE_DEAD: &str = "SELECT FROM lockapi.job_archive WHERE namespace = $n F
 fn a_waiting_job_that_another_has_is_skipped() {
     let seconds = [
         (claim(2), "done [], picked 0:"),
+        (exchange(&[], 2, false, true), "done [], picked 0:"),
         (take(2), "took []"),
         (cancel(&["a"]), "cancelled [] locked [\"job a\"]"),
         (cancel_as_operator(), "cancelled 0 locked 1"),
@@ -516,6 +517,7 @@ fn a_delivery_whose_row_is_locked_is_left_alone() {
         (cancel_as_operator(), "cancelled 0 locked 1"),
         (edit(), "edited 0 locked 1 used up None"),
         (claim(1), "done [], picked 0:"),
+        (exchange(&[], 1, false, true), "done [], picked 0:"),
     ];
     for first in at_a_delivery() {
         for (second, answer) in &seconds {
@@ -581,6 +583,11 @@ fn a_job_whose_lease_has_ended_goes_to_one_of_two() {
         sql(SHARE),
     ] {
         let schedule = Schedule::new(&before, &first, &claim(1), {
+            Meets::Skips("done [], picked 0:")
+        });
+        schedule.then(&count()).run();
+        let limited = exchange(&[], 1, false, true);
+        let schedule = Schedule::new(&before, &first, &limited, {
             Meets::Skips("done [], picked 0:")
         });
         schedule.then(&count()).run();

@@ -3,8 +3,8 @@
 use lockapi::suite::limit::{EndReservation, Expire};
 
 use super::limits::{By, MINUTE, charge, ensure, lock, look, reset, share, take};
-use super::sides::{Side, Step, elapse, number, step};
-use super::{Meets, Schedule};
+use super::sides::{Plans, Side, Step, elapse, number, step};
+use super::{Meets, Schedule, agree};
 
 const A: &[&str] = &["a"];
 const BATCH: &[&str] = &["a", "b"];
@@ -118,6 +118,18 @@ fn what_is_given_back_counts_in_the_window_of_the_locked_row() {
     for second in [settle(MINE), expire(A)] {
         let schedule = Schedule::new(&before, &lock(), &second, Meets::Waits);
         schedule.then(&look()).then(&reservations(1)).run();
+    }
+}
+
+/// Both end at once.
+#[test]
+fn what_is_reserved_of_a_window_is_no_part_of_what_has_been_replenished() {
+    let one = charge(By::Cells, A, None);
+    let [cells, window] = [(By::Cells, "mine"), (By::Window, "more")]
+        .map(|(by, name)| charge(by, A, Some((name, 2))));
+    let before = [&ensure(A), &one, &one, &one, &cells, &window, &elapse(3)];
+    for ends in [expire(A), settle(&[("a", "mine"), ("a", "more")])] {
+        agree(Plans::Engine, &[&before[..], &[&ends, &look()]].concat());
     }
 }
 

@@ -128,10 +128,15 @@ pub(super) fn switch_off(version: i64) -> Step {
 }
 
 pub(super) fn remove() -> Step {
+    remove_task(false)
+}
+
+/// Also after it was removed before.
+fn remove_task(again: bool) -> Step {
     step(
-        |side| {
+        move |side| {
             let task = task(side);
-            vec![RemoveTask { task, again: false }]
+            vec![RemoveTask { task, again }]
         },
         |_, found| format!("removed {found}"),
     )
@@ -163,7 +168,10 @@ fn is_overdue() -> Step {
                 behind: None,
             }]
         },
-        |_, tasks| format!("overdue {} releasable {}", tasks.overdue, tasks.releasable),
+        |_, tasks| {
+            let (due, overdue, releasable) = (tasks.due.len(), tasks.overdue, tasks.releasable);
+            format!("{due} due, overdue {overdue} releasable {releasable}")
+        },
     )
 }
 
@@ -467,6 +475,56 @@ fn a_failed_run_is_put_back_beside_locked_tasks_of_others() {
         let schedule = Schedule::new(&before, &others, &redrive(names), Meets::Passes);
         schedule.then(&count()).run();
     }
+}
+
+/// What has been set since then stays, with its runs.
+#[test]
+fn a_removal_that_is_repeated_leaves_what_was_set_meanwhile() {
+    let steps = [
+        &set(Overlap::Held, 0),
+        &fire(2),
+        &remove_task(true),
+        &look(),
+        &remove(),
+        &look(),
+    ];
+    agree(Plans::Engine, &steps);
+}
+
+/// Neither is a run of this task that is held back; the model does not know them.
+#[test]
+fn runs_that_are_held_back_of_others_and_that_have_ended_hold_no_run_up() {
+    let log = sql(
+        "INSERT INTO lockapi.task_run (job, decided, fire_at, namespace, scheduler, task, fired_by)
+         SELECT NULL, 'held', now() - n * interval '1 hour', $n, 'work', 'one', 'node' FROM generate_series(1, 1001) AS n
+          UNION ALL SELECT 0, NULL, now() - interval '1 hour', $n, 'work', 'it', 'node'",
+    );
+    for run in [fire(1), fire(2), run_now(1)] {
+        let steps = [&set(Overlap::Held, 0), &log, &run, &count()];
+        agree(Plans::Engine, &steps);
+    }
+}
+
+/// The model does not know the jobs of others.
+#[test]
+fn jobs_of_others_do_not_keep_a_run_from_being_released() {
+    let others = sql(
+        "INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, unique_key, name, payload)
+         SELECT now(), 1, 2, o.namespace, o.queue, o.unique_key, 'job', '1'
+           FROM (VALUES ($n || ' other', 'work', 'task/it'), ($n, 'other', 'task/it'), ($n, 'work', 'task/one'))
+                AS o (namespace, queue, unique_key)",
+    );
+    let (set, fire, claim, ack) = (set(Overlap::Held, 0), fire(2), claim(1), ack(&["a"]));
+    let steps = [
+        &set,
+        &fire,
+        &claim,
+        &ack,
+        &others,
+        &is_overdue(),
+        &release(),
+    ];
+    agree(Plans::Engine, &steps);
 }
 
 #[test]

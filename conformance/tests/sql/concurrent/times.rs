@@ -6,7 +6,6 @@ use lockapi::queue::ResultValue;
 use lockapi::suite::queue::{Ack, AckWithResult};
 use postgres::Client;
 
-use super::Running;
 use super::admin::{check, mark_session};
 use super::answers::record;
 use super::expiring::expire;
@@ -20,6 +19,7 @@ use super::queue_keys::{Key, push_key};
 use super::scans::push_for_later;
 use super::schedule::{self, Overlap, fire, run_now, set, switch_off};
 use super::sides::{Place, Plans, Side, Step, UNIT, elapse, sql, step, url};
+use super::{Running, agree};
 
 /// All times in the rows of a namespace, each with the table and the column; not those that stand for none.
 const TIMES: &str = r"
@@ -275,6 +275,8 @@ fn what_ends_in_an_open_transaction_has_ended() {
             queue::count_running(),
             expire(10),
         ] {
+            // Until then it has not.
+            agree(Plans::Engine, &[before, &[&step]].concat());
             has_ended(before, end, &step);
         }
     }
