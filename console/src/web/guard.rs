@@ -1,6 +1,6 @@
 //! Who is served: the host that is asked for, who asks, and that no page of others made him ask.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -221,7 +221,7 @@ fn host_of(request: &Request) -> Result<String, &'static str> {
 fn name_of(host: &str) -> &str {
     let bracketed = host.strip_prefix('[').and_then(|host| host.split_once(']'));
     let (name, rest) = match bracketed {
-        Some((address, rest)) if address.contains(':') => (address, rest),
+        Some((address, rest)) if address.parse::<Ipv6Addr>().is_ok() => (address, rest),
         Some(_) => return "",
         None => host.split_at(host.find(':').unwrap_or(host.len())),
     };

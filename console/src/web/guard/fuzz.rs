@@ -1,6 +1,6 @@
 //! What browsers, proxies and pages of others may send.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::Ipv4Addr;
 
 use lockapi_fuzz::{bytes_like, check, text_like};
 use proptest::collection::vec;
@@ -8,7 +8,7 @@ use proptest::{prop_assert, prop_assert_eq};
 
 use super::*;
 
-const HOSTS: [&str; 20] = [
+const HOSTS: [&str; 21] = [
     "localhost",
     "LOCALHOST:7070",
     "127.0.0.1:7070",
@@ -22,6 +22,7 @@ const HOSTS: [&str; 20] = [
     "localhost.evil.example",
     "admin.example.com.evil",
     "admin.example.com@evil.example",
+    "[::1.]",
     "[::1].evil.example",
     "[::1]:evil.example",
     "localhost:evil.example",
