@@ -1,6 +1,7 @@
 //! One runtime from its beginning to its end.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use lockapi::suite::simulation::seed;
 use crate::history::History;
 use crate::plan::{Fault, Plan};
 use crate::programs::{self, Context};
-use crate::runtime::{ProgramId, Runtime, Violation};
+use crate::runtime::{ProgramId, Runtime, Violation, words};
 use crate::server::Server;
 
 /// Within this time they have to end.
@@ -22,7 +23,7 @@ const AUDIT: Duration = Duration::from_secs(1200);
 const CONGESTED: Duration = Duration::from_millis(900);
 
 /// What became of a runtime.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) violation: Option<Violation>,
     pub(crate) statements: u64,
@@ -36,9 +37,22 @@ pub(crate) struct Outcome {
     pub(crate) faults: BTreeMap<&'static str, u64>,
 }
 
-/// Runs a plan; the same plan gives the same outcome.
+/// Runs a plan; the same plan gives the same outcome. A panic of the simulation itself is one, too.
 pub(crate) fn simulate(plan: &Plan) -> Outcome {
     seed(Some(plan.seed));
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(plan)));
+    seed(None);
+    outcome.unwrap_or_else(|panic| Outcome {
+        violation: Some(Violation {
+            promise: "the simulation does not panic",
+            what: words(&*panic),
+            at: Duration::ZERO,
+        }),
+        ..Outcome::default()
+    })
+}
+
+fn run(plan: &Plan) -> Outcome {
     let runtime = Runtime::new(plan.seed);
     let server = Server::new(&runtime, plan);
     let history = History::new(&runtime, plan);
@@ -93,7 +107,6 @@ pub(crate) fn simulate(plan: &Plan) -> Outcome {
         faults,
     };
     runtime.end();
-    seed(None);
     outcome
 }
 
