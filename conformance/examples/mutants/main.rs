@@ -65,6 +65,8 @@ struct Tally {
     not_applicable: usize,
     /// Of these, what is no statement: a change that says nothing, whatever the tests are.
     malformed: usize,
+    /// Of these, what no program of the tests has in it.
+    missing: usize,
 }
 
 impl Tally {
@@ -111,6 +113,7 @@ fn mutate(settings: &Settings) -> Result<bool> {
         let verdict = verdict(&mut programs, source, (old, new), settings)?;
         let Some(verdict) = verdict else {
             tally.not_applicable += 1;
+            tally.missing += 1;
             tell("not found", source, mutation);
             continue;
         };
@@ -139,15 +142,18 @@ fn mutate(settings: &Settings) -> Result<bool> {
     }
     let rate = tally.rate();
     println!(
-        "{} killed, {} survived, {} explained, {} not applicable ({} by their syntax): {}",
+        "{} killed, {} survived, {} explained, {} not applicable ({} by their syntax, {} not found): {}",
         tally.killed,
         tally.survived,
         tally.explained,
         tally.not_applicable,
         tally.malformed,
+        tally.missing,
         rate.map_or("none counts".to_owned(), |rate| format!("{rate} %"))
     );
-    Ok(is_enough(rate, settings.at_least))
+    // What was not found was not tried, and no rate is known of it.
+    let is_known = tally.missing == 0 || settings.at_least == 0;
+    Ok(is_known && is_enough(rate, settings.at_least))
 }
 
 /// Whether the server accepts a change: a statement, or the definition of a function, which then is as before.
@@ -181,8 +187,12 @@ fn verdict(
     settings: &Settings,
 ) -> Result<Option<Verdict>> {
     let copy = std::env::temp_dir().join(format!("mutant-{}", std::process::id()));
-    let own = source.is_migration().then(OwnServer::new).transpose()?;
-    let folder = own.as_ref().map(|own| &*own.0);
+    // A server of its own has the functions that are changed; another one has them as they are.
+    let own = |name| {
+        let own = source.is_migration().then(|| OwnServer::new(name));
+        own.transpose()
+    };
+    let servers = [own("unchanged")?, own("changed")?];
     let mut verdict = None;
     for tests in Tests::of(&source.path, settings) {
         let program = programs.of(&tests, settings)?;
@@ -204,8 +214,8 @@ fn verdict(
             if let Some((path, bytes, places)) = &started {
                 binary::write(path, bytes, &in_place(places), new.as_bytes())?;
             }
-            // A server of its own has the functions that are changed.
-            let folder = folder.filter(|_| is_changed);
+            let server = servers[usize::from(is_changed)].as_ref();
+            let folder = server.map(|server| &*server.0);
             run::run(&copy, arguments, (limit, folder))
         };
         let said = confirmed(run, &program.arguments);
@@ -222,9 +232,9 @@ fn verdict(
     Ok(verdict)
 }
 
-/// What a program says. A test that fails has to fail again, alone, and to pass alone without the change; one that does not end has not to
-/// end again: a failure that has to do with the load of the machine, or with chance, says nothing of the change. Then the others have to be
-/// run as well.
+/// What a program says. A test that fails has to fail again, alone, and to pass alone without the change; a program that does not end
+/// has not to end again, and to pass without it: a failure that has to do with the load of the machine, or with chance, says nothing of
+/// the change. Then the other tests have to be run as well.
 fn confirmed(
     mut run: impl FnMut(bool, &[String]) -> Result<Verdict>,
     arguments: &[String],
@@ -235,7 +245,11 @@ fn confirmed(
         let mut verdict = run(true, &arguments)?;
         if let Verdict::Stuck(how) = verdict {
             verdict = run(true, &arguments)?;
-            unsteady = Some(format!("a program ({how})"));
+            let unchanged = format!("a program ({how})");
+            if matches!(verdict, Verdict::Stuck(_)) && run(false, &arguments)? != Verdict::Passed {
+                return Ok(Verdict::Unsteady(unchanged));
+            }
+            unsteady = Some(unchanged);
         }
         let Verdict::Failed(test) = &verdict else {
             return Ok(match unsteady {
@@ -325,7 +339,9 @@ mod cases {
         let steady = [failed(), passed.clone(), passed.clone(), passed.clone()];
         let once = said(&[&steady[..], std::slice::from_ref(&passed)].concat());
         assert_eq!(once, Verdict::Unsteady("a".to_owned()));
-        assert_eq!(said(&[stuck.clone(), stuck.clone()]), stuck);
+        assert_eq!(said(&[stuck.clone(), stuck.clone(), passed.clone()]), stuck);
+        let always = said(&[stuck.clone(), stuck.clone(), stuck.clone()]);
+        assert!(matches!(always, Verdict::Unsteady(_)), "{always:?}");
         let slow = [stuck.clone(), failed(), failed(), passed.clone()];
         assert_eq!(said(&slow), failed());
         let once = said(&[stuck, passed]);

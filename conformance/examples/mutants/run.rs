@@ -29,8 +29,8 @@ pub(crate) struct OwnServer(pub(crate) PathBuf);
 const SERVER_ENDS: Duration = Duration::from_mins(1);
 
 impl OwnServer {
-    pub(crate) fn new() -> Result<Self> {
-        let name = format!("mutants-{}", std::process::id());
+    pub(crate) fn new(name: &str) -> Result<Self> {
+        let name = format!("mutants-{}-{name}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder)?;
         Ok(Self(folder))
@@ -48,6 +48,14 @@ impl Drop for OwnServer {
             thread::sleep(Duration::from_millis(200));
         }
     }
+}
+
+/// How many tests of a program these arguments choose.
+pub(crate) fn count(program: &Path, arguments: &[String]) -> Result<usize> {
+    let list = ["--list", "--format", "terse"];
+    let listed = Command::new(program).args(arguments).args(list).output()?;
+    let lines = String::from_utf8(listed.stdout)?;
+    Ok(lines.lines().filter(|it| it.ends_with(": test")).count())
 }
 
 /// Runs the tests of a program, at most for some time, and with a server in this folder if there is one. It is ended when a

@@ -232,6 +232,9 @@ impl Programs {
         }
         let path = binary::build(&tests.target)?;
         let arguments = tests.arguments(settings);
+        if run::count(&path, &arguments)? == 0 {
+            return Err(format!("{tests}: there are none").into());
+        }
         let began = Instant::now();
         let unchanged = run::run(&path, &arguments, (settings.limit, None))?;
         if unchanged != Verdict::Passed {
