@@ -64,8 +64,15 @@ pub(crate) fn print(
     }
     let is_judged = history.is_quick || !all;
     let outcome = Outcome::of(violations.len(), idle.len(), is_judged);
-    if outcome == Outcome::Inconclusive {
-        screen.line("  INCONCLUSIVE: the machine was too busy to tell failures from its own");
+    if !history.is_quick {
+        let all = if outcome == Outcome::Inconclusive {
+            "INCONCLUSIVE"
+        } else {
+            "NOT JUDGED, what fails or is late in the calm"
+        };
+        screen.line(&format!(
+            "  {all}: the machine was too busy to tell failures from its own"
+        ));
     }
     let verdict = Verdict {
         outcome,
