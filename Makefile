@@ -117,19 +117,22 @@ simulate:
 defects:
 	@CARGO='$(CARGO)' .ci/defects.sh $(ARGS)
 
-# Everything is built with the cfg, in a folder of its own; a schedule that fails tells more than frames do.
+# Everything is built with the cfg, in a folder of its own; a schedule that fails tells more than frames do. Without
+# tests, as without the cfg, nextest fails.
 interleavings:
-	CARGO_PROFILE_DEV_DEBUG=false RUSTFLAGS='--cfg shuttle' \
-		$(CARGO) test -p lockapi --lib --target-dir target/interleavings interleavings
+	@$(CARGO) nextest --version >/dev/null 2>&1 || $(CARGO) install cargo-nextest --locked
+	unset CARGO_ENCODED_RUSTFLAGS; CARGO_PROFILE_DEV_DEBUG=false RUSTFLAGS='--cfg shuttle' \
+		$(CARGO) nextest run -p lockapi --lib --target-dir target/interleavings \
+		--no-fail-fast -E 'test(/\binterleavings::/)'
 
 # What follows is built like the tests, so that little has to be built after them.
 fuzz:
 	@$(CARGO) nextest --version >/dev/null 2>&1 || $(CARGO) install cargo-nextest --locked
-	@report=$$(mktemp) && trap 'rm -f "$$report"' EXIT && \
+	@report=$$(mktemp); trap 'rm -f "$$report"' EXIT; status=0; \
 	LOCKAPI_FUZZ_REPORT=$$report LOCKAPI_FUZZ_SECONDS=$(SECONDS) LOCKAPI_FUZZ_SEED=$(SEED) \
 		$(CARGO) nextest run --profile fuzz --workspace --lib $(FEATURES) --test-threads 1000 \
-		-E 'test(/\bfuzz::/) $(if $(ONLY),and test(=$(ONLY)))'; \
-	status=$$?; sort -k 7 "$$report"; exit $$status
+		-E 'test(/\bfuzz::/) $(if $(ONLY),and test(=$(ONLY)))' || status=$$?; \
+	sort -k 7 "$$report"; exit $$status
 
 torture:
 	@sh .ci/deps.sh test

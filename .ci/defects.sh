@@ -35,6 +35,10 @@ header() {
     sed -n "/^diff /q; s/^$2: //p" "$folder/$1.patch"
 }
 
+for part in $names; do
+    ls "$folder" | grep -qF -- "$part" || { echo "no defect has a name with $part; --list lists them" >&2; exit 2; }
+done
+
 # The patches that are wanted.
 patches=
 for patch in "$folder"/*.patch; do
@@ -48,8 +52,6 @@ for patch in "$folder"/*.patch; do
     done
     [ -z "$wanted" ] || patches="$patches $name"
 done
-[ -n "$patches" ] || { echo "no defect has a name with$names; --list lists them" >&2; exit 2; }
-
 case $mode in
 list)
     for name in $patches; do
@@ -130,7 +132,7 @@ simulate() {
     # What found it, before it was made smaller.
     plan=$(sed -n 's/^simulate //p' "$log" | head -n 1)
     # shellcheck disable=SC2086
-    if ! "$unchanged" ${plan:-$arguments} >"$log.unchanged" 2>&1; then
+    if ! timeout 1800 "$unchanged" ${plan:-$arguments} >"$log.unchanged" 2>&1; then
         missed "$1" "the simulation fails without it, too"
         return
     fi
