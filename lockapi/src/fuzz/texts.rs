@@ -319,7 +319,7 @@ fn places_are_read_as_they_are_written() {
     });
 }
 
-const URLS: [&str; 16] = [
+const URLS: [&str; 17] = [
     "postgres://u:secret@one,two:5433/app?target_session_attrs=read-write&sslmode=require",
     "postgresql:///app",
     "postgres://host",
@@ -334,6 +334,7 @@ const URLS: [&str; 16] = [
     "postgres://one,two/app?port=1",
     "postgres://one,two/app?load_balance_hosts=random&&=",
     "postgres://one,two/app?target_session_attrs=standby",
+    "postgres://one,two/app?target_session_attrs=postgres://u:sec,ret@host/app",
     "mysql://u:secret@host/app",
     "postgres://?",
 ];

@@ -91,10 +91,12 @@ fn without_wish(tail: &str, several: bool) -> Result<String> {
         seen.push(name);
         match option.split_once('=') {
             Some(("target_session_attrs", wanted)) if WANTED.contains(&wanted) => {}
-            Some(("target_session_attrs", wanted)) => {
-                return Err(invalid(format!(
-                    "target_session_attrs={wanted}; allowed is read-write, because locks exclude only on the primary"
-                )));
+            // What it is instead is not quoted: it may be a password.
+            Some(("target_session_attrs", _)) => {
+                return Err(invalid(
+                    "the option target_session_attrs asks for another server than the primary; allowed is read-write, \
+                     because locks exclude only there",
+                ));
             }
             Some((name, value)) if LISTS.contains(&name) && (again || is_list(value)) => {
                 return Err(invalid(format!(
