@@ -25,7 +25,7 @@ pub enum ErrorKind {
     /// The operation did not happen: the database could not be reached or refused to serve.
     Unavailable,
     /// The request was sent and its answer never arrived, or the connection ended instead; it may
-    /// have happened.
+    /// have happened. Or a lease was released so late that nobody knows whether it was held until then.
     Indeterminate,
     /// The wait would never have ended, because the holder waits, directly or through others, for a
     /// lock that the caller holds. Nothing of the request is held; release the locks that were held

@@ -21,8 +21,8 @@ pub(crate) async fn unless<T>(
 
 /// Whether a guard was no longer held when it was released.
 ///
-/// A release that did not get through is made up for in the background, and takes nothing back of what was
-/// done while the guard was held; one that was lost does.
+/// A release that did not get through is made up for in the background, and one that came late tells nothing of the
+/// time before: they take nothing back of what was done while the guard was held. One that was lost does.
 pub(crate) fn was_lost(released: &Result<()>) -> bool {
     matches!(released, Err(error) if error.kind() == ErrorKind::Lost)
 }

@@ -335,10 +335,9 @@ pub trait LeaseGuard: Send + Sync + fmt::Debug {
     /// When dropped, the lease is still released.
     ///
     /// # Errors
-    /// `Lost` when it was no longer held. After `Unavailable` the release is retried in the
-    /// background until the lease would have expired. `Indeterminate` when it was held as this was called, and
-    /// is not any more as far as the server tells, because the answer was lost and the release is repeated, or
-    /// because it waited until the lease had ended: it was released, or has ended.
+    /// `Lost` when it was no longer held. `Indeterminate` when it was held as this was called, but not when the
+    /// server came to it: the answer was lost and the release repeated, or it waited until the lease had ended. After any other error, and
+    /// when no answer came at all, it may be held for the rest of its time; the release is repeated in the background until then.
     async fn release(self: Box<Self>) -> Result<()>;
 }
 

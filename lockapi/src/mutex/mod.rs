@@ -130,7 +130,7 @@ pub trait MutexGuard: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Lost` when the lock was no longer held, or its session ended before this was answered: then it may
-    /// have been lost before.
+    /// have been lost before. For a leased mutex as for [`LeaseGuard::release`](crate::LeaseGuard::release).
     async fn unlock(self: Box<Self>) -> Result<()>;
 }
 

@@ -26,7 +26,28 @@ const LOOKS: Duration = Duration::from_secs(10);
 /// then the server with the commit.
 const LOOKS_TIMEOUTS: u32 = 2;
 
-type Answered = Box<dyn FnOnce(Result<()>) + Send>;
+type Answered = Box<dyn FnOnce(Result<Released>) + Send>;
+
+/// What a release found.
+pub(super) enum Released {
+    Held,
+    Lost,
+    /// It is not held any more, and was as far as this process knows: it was sent twice, and the first may have released
+    /// it, or waited until it had ended.
+    Unknown,
+}
+
+impl Released {
+    /// What its holder is told.
+    fn told(self) -> Result<()> {
+        let message = "the lease was not held any more when the release was repeated, or carried out after it had ended";
+        match self {
+            Self::Held => Ok(()),
+            Self::Lost => Err(lost("release")),
+            Self::Unknown => Err(Error::new(ErrorKind::Indeterminate, "release", message)),
+        }
+    }
+}
 
 impl Leases {
     /// Releases; `answered` gets whether it was still held.
@@ -46,7 +67,10 @@ impl Leases {
                 self.send_release(entry, None);
                 answered(Err(lost("release")));
             }
-            Some(entry) if hold.release() => self.send_release(entry, Some(Box::new(answered))),
+            Some(entry) if hold.release() => {
+                let told = |outcome: Result<Released>| answered(outcome.and_then(Released::told));
+                self.send_release(entry, Some(Box::new(told)));
+            }
             _ => answered(Err(lost("release"))),
         }
     }
@@ -72,8 +96,8 @@ impl Leases {
             let (sender, answer) = oneshot::channel();
             entry.hold.lose();
             entry.hold.announce();
-            // The caller of `close` may be gone.
-            let released: Answered = Box::new(|outcome| drop(sender.send(outcome)));
+            // The caller of `close` may be gone, and does not want to know since when nothing is held.
+            let released: Answered = Box::new(|outcome| drop(sender.send(outcome.map(drop))));
             self.send_release(entry, Some(released));
             answer
         };
@@ -101,10 +125,10 @@ impl Leases {
             let repeat = outcome.is_err();
             if let Some(answered) = answered {
                 let ended = leases.timer.now() >= held.deadline();
-                let outcome = outcome.and_then(|held| match held {
-                    true => Ok(()),
-                    false if repeated || ended => Err(unknown()),
-                    false => Err(lost("release")),
+                let outcome = outcome.map(|held| match held {
+                    true => Released::Held,
+                    false if repeated || ended => Released::Unknown,
+                    false => Released::Lost,
                 });
                 // The waker of its caller may panic; the rest is for others.
                 catch_panic(|| answered(outcome));
@@ -175,13 +199,6 @@ impl Leases {
             self.batcher.submit(Notify(topic), drop);
         }
     }
-}
-
-/// A release that was sent twice, or that waited until the lease had ended, finds it ended or with another: it may have
-/// been held until it was to be released.
-fn unknown() -> Error {
-    let message = "the lease was not held any more when the release was repeated, or carried out after it had ended";
-    Error::new(ErrorKind::Indeterminate, "release", message)
 }
 
 fn abandoned(request: &AcquireRequest, acquisition: i64, granted: Option<i64>) -> Abandon {

@@ -159,10 +159,13 @@ fn a_release_that_waits_until_the_lease_has_ended_is_no_loss() {
         let lease = scene.backend.inner().lease(key, LeaseOptions::new(ttl));
         block_on(lease.unwrap().acquire()).unwrap()
     };
-    let (first, second) = (acquire("first", 30 * SECOND), acquire("second", 2 * SECOND));
+    let (first, second) = (acquire("a", 30 * SECOND), acquire("second", 2 * SECOND));
     scene.losing.store(true, Ordering::Release);
     let (mut first, mut second) = (first.release(), second.release());
     assert!((&mut first).now_or_never().is_none());
+    while scene.remaining().is_some() {
+        thread::yield_now();
+    }
     assert!((&mut second).now_or_never().is_none(), "it does not wait");
     scene.losing.store(false, Ordering::Release);
     let mut seconds = 0;
@@ -177,4 +180,45 @@ fn a_release_that_waits_until_the_lease_has_ended_is_no_loss() {
     assert!(seconds > 2, "the lease has not ended");
     let error = released.expect_err("it had ended by then");
     assert_eq!(error.kind(), ErrorKind::Indeterminate, "{error}");
+}
+
+/// What nobody holds any more was released, whoever did it.
+#[test]
+fn close_reports_no_release_that_found_nothing() {
+    for is_repeated in [true, false] {
+        let scene = Scene::new();
+        let key = if is_repeated { "a" } else { "second" };
+        let lease = |backend: &Backend| {
+            let ttl = if is_repeated { 30 } else { 2 } * SECOND;
+            let lease = backend.lease(key, LeaseOptions::new(ttl)).unwrap();
+            loop {
+                match lease.try_acquire().unwrap() {
+                    Some(held) => break held,
+                    None => thread::yield_now(),
+                }
+            }
+        };
+        let _held = lease(&scene.backend);
+        let first = (!is_repeated).then(|| scene.lease.acquire().unwrap());
+        let other = Backend::connect(scene.database.connect()).unwrap();
+        scene.losing.store(true, Ordering::Release);
+        // One that is under way has the other one wait.
+        let first = first.map(|first| thread::spawn(move || first.release()));
+        while !is_repeated && scene.remaining().is_some() {
+            thread::yield_now();
+        }
+        let mut closing = scene.backend.inner().close();
+        assert!((&mut closing).now_or_never().is_none());
+        let _next = is_repeated.then(|| lease(&other));
+        scene.losing.store(false, Ordering::Release);
+        let closed = loop {
+            scene.clock.advance(SECOND / 4);
+            if let Some(closed) = (&mut closing).now_or_never() {
+                break closed;
+            }
+            thread::yield_now();
+        };
+        closed.expect("nothing is held");
+        assert!(first.is_none_or(|first| first.join().unwrap().is_ok()));
+    }
 }
