@@ -5,7 +5,6 @@ use std::sync::{Arc, PoisonError};
 
 use rustc_hash::FxHashMap;
 use tokio::sync::Semaphore;
-use tokio::sync::futures::Notified;
 
 use crate::engine::contained;
 use crate::error::{Error, Result};
@@ -133,8 +132,8 @@ impl<K: Eq + Hash> Position<'_, K> {
     }
 
     /// Completes when the key is [woken](KeyedFifo::wake) after this call.
-    pub(crate) fn changed(&self) -> Notified<'_> {
-        self.changed.notified()
+    pub(crate) fn changed(&self) -> impl Future<Output = ()> {
+        contained(self.changed.notified())
     }
 
     /// An attempt is made now.
@@ -218,6 +217,26 @@ mod refusals {
                 .unwrap()
                 .is_ok()
         );
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod wakers {
+    use std::pin::pin;
+    use std::task::Context;
+
+    use super::*;
+    use crate::engine::panicking_waker;
+
+    #[test]
+    fn waker_that_panics_does_not_reach_the_one_who_wakes() {
+        let fifo = KeyedFifo::default();
+        let place = fifo.join("key");
+        let mut waits = pin!(place.first(async { place.changed().await }));
+        let waker = panicking_waker();
+        let polled = waits.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        fifo.wake(&"key");
     }
 }
 

@@ -109,12 +109,16 @@ impl Watcher {
         for blocker in blockers {
             let id = (blocker.pid, blocker.started);
             let one = known.entry(id).or_insert_with(|| {
-                let mut selected = false;
+                let mut selected = None;
                 // One that panics selects nothing; whoever ends the priority waits for the rest.
-                catch_panic(|| selected = (self.priority.filter)(&blocker));
+                catch_panic(|| selected = Some((self.priority.filter)(&blocker)));
+                if selected.is_none() {
+                    let message = "the filter panicked".to_owned();
+                    self.shared.update(|report| report.error = Some(message));
+                }
                 BlockerState {
                     since: now,
-                    selected,
+                    selected: selected.unwrap_or(false),
                     ..BlockerState::default()
                 }
             });
