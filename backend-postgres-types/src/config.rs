@@ -5,6 +5,7 @@ use std::time::Duration;
 use lockapi::driver::not_understood;
 use lockapi::{Error, ErrorKind};
 use tokio_postgres::Config;
+use tokio_postgres::config::Host;
 
 /// How long the server has to accept a connection if nothing else is set.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -19,8 +20,12 @@ const DRIVER_KEEPALIVES_IDLE: Duration = Duration::from_secs(2 * 3600);
 pub fn parse_config(url: &str) -> lockapi::Result<Config> {
     // The parser's error may quote the URL, which may hold a password.
     let config: Config = url.parse().map_err(|_| not_understood())?;
-    // The driver would take the one where the other does not answer; other drivers take the option alone.
-    if config.get_hosts().len() > 1 || config.get_hostaddrs().len() > 1 {
+    // The driver would take the one where the other does not answer; other drivers take the option alone. A port before
+    // the path has an empty host beside it.
+    let mut hosts: Vec<_> = config.get_hosts().iter().collect();
+    hosts.retain(|host| !matches!(host, Host::Tcp(name) if name.is_empty()));
+    hosts.dedup();
+    if hosts.len() > 1 || config.get_hostaddrs().len() > 1 {
         let message =
             "the URL has a host before the path, and the option host; allowed is one of them";
         return Err(Error::new(ErrorKind::Invalid, "connect", message));
@@ -57,7 +62,13 @@ mod tests {
 
     #[test]
     fn one_host_is_named() {
-        assert!(parse_config("postgres:///app?host=/run/postgresql").is_ok());
+        for one in [
+            "postgres:///app?host=/run/postgresql",
+            "postgres://u@:5433/app?host=/run/postgresql",
+            "postgres://one/app?host=one",
+        ] {
+            assert!(parse_config(one).is_ok(), "{one}");
+        }
         let error = parse_config("postgres://u:secret@one/app?host=two").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(
