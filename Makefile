@@ -8,7 +8,7 @@ CARGO = cargo
 ARGS =
 # How long `make fuzz` runs; the properties share the processors.
 SECONDS = 60
-# What a failure of `make fuzz` says: the seed of its values, and the property.
+# What a failure of `make fuzz` says: the seed of its values, and the whole name of the property.
 SEED =
 ONLY =
 # What `make semver` compares with.
@@ -120,6 +120,7 @@ defects:
 # Everything is built with the cfg, in a folder of its own; a schedule that fails tells more than frames do. Without
 # tests, as without the cfg, nextest fails.
 interleavings:
+	@sh .ci/deps.sh test
 	@$(CARGO) nextest --version >/dev/null 2>&1 || $(CARGO) install cargo-nextest --locked
 	unset CARGO_ENCODED_RUSTFLAGS; CARGO_PROFILE_DEV_DEBUG=false RUSTFLAGS='--cfg shuttle' \
 		$(CARGO) nextest run -p lockapi --lib --target-dir target/interleavings \
@@ -127,6 +128,7 @@ interleavings:
 
 # What follows is built like the tests, so that little has to be built after them.
 fuzz:
+	@sh .ci/deps.sh test
 	@$(CARGO) nextest --version >/dev/null 2>&1 || $(CARGO) install cargo-nextest --locked
 	@report=$$(mktemp); trap 'rm -f "$$report"' EXIT; status=0; \
 	LOCKAPI_FUZZ_REPORT=$$report LOCKAPI_FUZZ_SECONDS=$(SECONDS) LOCKAPI_FUZZ_SEED=$(SEED) \

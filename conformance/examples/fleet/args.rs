@@ -15,7 +15,7 @@ stopped and cut off. In the end the log tells whether every due task was run exa
 
 Usage: cargo run --release -p lockapi-conformance --example fleet -- [options]
 
-BackendOptions:
+Options:
   --backend NAME         what the workers use: mix (default) for processes on PostgreSQL that use
                          sqlx, Diesel and the blocking postgres crate by turns; sqlx, diesel or
                          sync for processes that all use that one; memory for no database and
