@@ -101,24 +101,21 @@ fn read(part: &[u8]) -> Option<IpAddr> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(address);
     }
-    let (address, port) = match text.strip_prefix('[') {
-        Some(text) => {
-            let (address, rest) = text.split_once(']')?;
-            if rest.is_empty() {
-                return address.parse().ok();
-            }
-            // With a port it may have the number of an interface.
-            let (address, scope) = address.split_once('%').unwrap_or((address, "0"));
-            scope
-                .parse::<u32>()
-                .ok()
-                .filter(|_| !scope.starts_with('+'))?;
-            (IpAddr::V6(address.parse().ok()?), rest)
+    let (address, port) = if let Some(text) = text.strip_prefix('[') {
+        let (address, rest) = text.split_once(']')?;
+        if rest.is_empty() {
+            return address.parse().ok();
         }
-        None => {
-            let at = text.find(':')?;
-            (IpAddr::V4(text[..at].parse().ok()?), &text[at..])
-        }
+        // With a port it may have the number of an interface.
+        let (address, scope) = address.split_once('%').unwrap_or((address, "0"));
+        scope
+            .parse::<u32>()
+            .ok()
+            .filter(|_| !scope.starts_with('+'))?;
+        (IpAddr::V6(address.parse().ok()?), rest)
+    } else {
+        let at = text.find(':')?;
+        (IpAddr::V4(text[..at].parse().ok()?), &text[at..])
     };
     let is_port =
         |port: &str| port.parse::<u16>().is_ok() && port.bytes().all(|it| it.is_ascii_digit());

@@ -65,14 +65,12 @@ fn is_allowed(quota: &Quota) -> bool {
     if !counts(permits) || !counts(limit) || !(1_000_000..=year).contains(&period) {
         return false;
     }
-    match quota.algorithm() {
+    if quota.algorithm() == Algorithm::Gcra {
         // Ten million a second, and a burst that is there again in ten years.
-        Algorithm::Gcra => period >= 100 * permits && period.div_ceil(permits) * limit <= 10 * year,
-        _ => {
-            let plain = Quota::new(quota.permits(), quota.period());
-            [plain.fixed_window(), plain.sliding_window()].contains(quota)
-        }
+        return period >= 100 * permits && period.div_ceil(permits) * limit <= 10 * year;
     }
+    let plain = Quota::new(quota.permits(), quota.period());
+    [plain.fixed_window(), plain.sliding_window()].contains(quota)
 }
 
 /// What a permit costs.

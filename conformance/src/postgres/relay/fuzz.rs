@@ -64,7 +64,7 @@ fn known() -> Vec<Vec<u8>> {
         .iter()
         .flat_map(|talk| (0..=talk.len()).map(|end| talk[..end].to_vec()));
     let lengths = [0, 3, 4, 5, 0x7fff_ffff, 0x8000_0000, u32::MAX];
-    let wrong = lengths.map(|length: u32| [&[b'Q'], &length.to_be_bytes()[..], b"\0"].concat());
+    let wrong = lengths.map(|length: u32| [&b"Q"[..], &length.to_be_bytes()[..], b"\0"].concat());
     cut.chain(wrong).collect()
 }
 

@@ -182,7 +182,7 @@ fn origins_are_compared_as_a_whole() {
         let origin = request.headers().get(ORIGIN).map(HeaderValue::as_bytes);
         let own = origin.is_none_or(|origin| {
             let at = origin.windows(3).position(|it| it == b"://");
-            at.is_some_and(|at| origin[at + 3..].to_ascii_lowercase() == b"localhost:7070")
+            at.is_some_and(|at| origin[at + 3..].eq_ignore_ascii_case(b"localhost:7070"))
                 && origin
                     .iter()
                     .all(|byte| (32..127).contains(byte) || *byte == b'\t')
