@@ -1,7 +1,5 @@
 //! Cron expressions, and the times that tasks are due.
 
-use std::time::{Duration, Instant};
-
 use chrono::{
     DateTime, Datelike, Days, LocalResult, NaiveDate, NaiveDateTime, TimeDelta, TimeZone, Timelike,
 };
@@ -18,10 +16,6 @@ use crate::lease::micros;
 use crate::schedule::cron::Cron;
 use crate::schedule::operations::Due;
 use crate::schedule::{MAX_EVERY, Recurrence};
-
-/// The most time that one expression may take on a machine that is busy. One that is never due takes some
-/// tenths of a second without optimisation: it is looked for until the year 5000.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// 0001 and 9999 in microseconds since 1970.
 const CALENDAR: std::ops::Range<i64> = -62_135_596_800_000_000..253_402_300_800_000_000;
@@ -118,7 +112,6 @@ fn expressions_have_a_next_time_or_none() {
         times.map(|time| (expression.to_owned(), "Europe/Berlin".to_owned(), time))
     });
     check(known, &cases, |(expression, zone, after)| {
-        let began = Instant::now();
         let cron = match Cron::new(&expression, &zone) {
             Ok(cron) => cron,
             Err(error) => {
@@ -139,7 +132,6 @@ fn expressions_have_a_next_time_or_none() {
                 prop_assert!(!CALENDAR.contains(&after), "{error}");
             }
         }
-        prop_assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
         Ok(())
     });
 }
@@ -186,7 +178,6 @@ fn tasks_that_are_due_have_a_bounded_number_of_runs() {
                 misfire,
                 misfire_most: misfire_most.min(1000),
             };
-            let began = Instant::now();
             if let Ok(firing) = due.recurrence.fire(&due) {
                 prop_assert!(firing.runs.len() <= 1000);
                 prop_assert!(firing.runs.iter().all(|run| run.at <= now));
@@ -194,7 +185,6 @@ fn tasks_that_are_due_have_a_bounded_number_of_runs() {
                 prop_assert!(firing.runs.is_sorted_by(|one, other| one.at < other.at));
                 prop_assert!(firing.next.is_none_or(|next| next > now), "{firing:?}");
             }
-            prop_assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
             Ok(())
         },
     );
