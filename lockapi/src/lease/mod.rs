@@ -335,9 +335,10 @@ pub trait LeaseGuard: Send + Sync + fmt::Debug {
     /// When dropped, the lease is still released.
     ///
     /// # Errors
-    /// `Lost` when it was no longer held. `Indeterminate` when it was held as this was called, but not when the
-    /// server came to it: the answer was lost and the release repeated, or it waited until the lease had ended. After any other error, and
-    /// when no answer came at all, it may be held for the rest of its time; the release is repeated in the background until then.
+    /// `Lost` when it was no longer held. `Indeterminate` when no answer came, and when it was held as this
+    /// was called but not when the server came to it: the release was repeated, or came after the lease
+    /// had ended. After any error but `Lost` it may be held for the rest of its time; what failed is
+    /// repeated in the background until then.
     async fn release(self: Box<Self>) -> Result<()>;
 }
 
