@@ -8,6 +8,8 @@ CARGO = cargo
 ARGS =
 # How long `make fuzz` runs; the properties share the processors.
 SECONDS = 60
+# The first seed of `make fuzz`, for the same values each time; without it they are random.
+FIRST =
 # What a failure of `make fuzz` says: the seed of its values, and the whole name of the property.
 SEED =
 ONLY =
@@ -131,7 +133,7 @@ fuzz:
 	@sh .ci/deps.sh test
 	@$(CARGO) nextest --version >/dev/null 2>&1 || $(CARGO) install cargo-nextest --locked
 	@report=$$(mktemp); trap 'rm -f "$$report"' EXIT; status=0; \
-	LOCKAPI_FUZZ_REPORT=$$report LOCKAPI_FUZZ_SECONDS=$(SECONDS) LOCKAPI_FUZZ_SEED=$(SEED) \
+	LOCKAPI_FUZZ_REPORT=$$report LOCKAPI_FUZZ_SECONDS=$(SECONDS) LOCKAPI_FUZZ_FIRST=$(FIRST) LOCKAPI_FUZZ_SEED=$(SEED) \
 		$(CARGO) nextest run --profile fuzz --workspace --lib $(FEATURES) --test-threads 1000 \
 		-E 'test(/\bfuzz::/) $(if $(ONLY),and test(=$(ONLY)))' || status=$$?; \
 	sort -k 7 "$$report"; exit $$status

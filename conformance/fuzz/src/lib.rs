@@ -1,11 +1,13 @@
 //! Properties of decoders and parsers, on known values and on random ones.
 //!
 //! The known values come first: those that once failed, and those that are hard. Random values are made in rounds, each
-//! from a seed. With the other tests there are a few rounds; `make fuzz` goes on until a time is over:
+//! from a seed. With the other tests there are a few rounds, the same ones each time; `make fuzz` goes on until a time is
+//! over:
 //!
 //! | Variable | Meaning |
 //! |---|---|
 //! | `LOCKAPI_FUZZ_SECONDS` | how long each property runs on random values |
+//! | `LOCKAPI_FUZZ_FIRST` | the seed of the first of these rounds, from which the others count on; if unset, each has a random one |
 //! | `LOCKAPI_FUZZ_SEED` | the seed of the only round, which a failure has told |
 //! | `LOCKAPI_FUZZ_REPORT` | a file that gets a line for each property, with the number of values |
 
@@ -29,13 +31,14 @@ pub use mutated::{bytes_like, mutated, text_like};
 /// How many values are made from a seed.
 const ROUND: u32 = 32;
 /// How many rounds there are with the other tests.
-const ROUNDS: usize = 8;
+const ROUNDS: u64 = 8;
 
 /// Which rounds there are.
 #[derive(Clone, Copy, Debug)]
 enum Plan {
     Few,
-    For(Duration),
+    /// For a time, from a seed on or from random ones.
+    For(Duration, Option<u64>),
     Only(u64),
 }
 
@@ -44,23 +47,26 @@ impl Plan {
         if let Some(seed) = variable("LOCKAPI_FUZZ_SEED") {
             return Self::Only(seed);
         }
-        let seconds = variable("LOCKAPI_FUZZ_SECONDS").map(Duration::from_secs);
-        seconds.map_or(Self::Few, Self::For)
+        match variable("LOCKAPI_FUZZ_SECONDS").map(Duration::from_secs) {
+            Some(time) => Self::For(time, variable("LOCKAPI_FUZZ_FIRST")),
+            None => Self::Few,
+        }
     }
 
     /// When the last round ends.
     fn end(self) -> Option<Instant> {
         match self {
-            Self::For(time) => Some(Instant::now() + time),
+            Self::For(time, _) => Some(Instant::now() + time),
             Self::Few | Self::Only(_) => None,
         }
     }
 
     fn seeds(self, is_over: impl Fn() -> bool + 'static) -> Box<dyn Iterator<Item = u64>> {
-        let random = || RandomState::new().hash_one(());
         match self {
-            Self::Few => Box::new(std::iter::repeat_with(random).take(ROUNDS)),
-            Self::For(_) => {
+            Self::Few => Box::new(0..ROUNDS),
+            Self::For(_, Some(first)) => Box::new((first..).take_while(move |_| !is_over())),
+            Self::For(_, None) => {
+                let random = || RandomState::new().hash_one(());
                 Box::new(std::iter::repeat_with(random).take_while(move |_| !is_over()))
             }
             Self::Only(seed) => Box::new(std::iter::once(seed)),
@@ -213,8 +219,19 @@ mod tests {
     }
 
     #[test]
+    fn rounds_are_repeated_from_their_first() {
+        let seeds = |plan: Plan| plan.seeds(|| false).take(3).collect::<Vec<_>>();
+        assert_eq!(seeds(Plan::Few), [0, 1, 2]);
+        assert_eq!(seeds(Plan::For(Duration::MAX, Some(7))), [7, 8, 9]);
+        assert_ne!(
+            seeds(Plan::For(Duration::MAX, None)),
+            seeds(Plan::For(Duration::MAX, None))
+        );
+    }
+
+    #[test]
     fn what_panics_fails_and_is_made_smaller() {
-        let long = Plan::For(Duration::from_secs(60));
+        let long = Plan::For(Duration::from_secs(60), None);
         let ran = run("property", long, [], &any::<u8>(), |number| {
             assert!(number < 7);
             Ok(())
@@ -225,7 +242,7 @@ mod tests {
     #[test]
     fn it_ends_in_time() {
         let begun = Instant::now();
-        let short = Plan::For(Duration::from_millis(200));
+        let short = Plan::For(Duration::from_millis(200), Some(1));
         let ran = run("property", short, [1], &any::<u8>(), |_| {
             thread::sleep(Duration::from_millis(20));
             Ok(())
