@@ -34,6 +34,8 @@ pub(crate) struct Outcome {
     /// How many ids were drawn.
     pub(crate) ids: u64,
     pub(crate) errors: BTreeMap<String, u64>,
+    /// How often each promise was looked at where it might have been broken.
+    pub(crate) looks: BTreeMap<&'static str, u64>,
     pub(crate) faults: BTreeMap<&'static str, u64>,
 }
 
@@ -93,8 +95,9 @@ fn run(plan: &Plan) -> Outcome {
         runtime.violate("nothing is left", format!("{left} advisory locks"));
     }
     let (statements, judged, faults) = server.figures();
-    let (mut answers, errors) = history.figures();
-    answers.insert("limits of jobs", judged);
+    let (answers, errors) = history.figures();
+    let mut looks = runtime.looks();
+    looks.extend(judged);
     let outcome = Outcome {
         violation: runtime.violation(),
         statements,
@@ -104,6 +107,7 @@ fn run(plan: &Plan) -> Outcome {
         answers,
         ids: history.ids(),
         errors,
+        looks,
         faults,
     };
     runtime.end();

@@ -76,9 +76,12 @@ impl History {
         let attempts = known.deliveries.saturating_sub(known.uncounted);
         let is_known = !known.has_unknown;
         drop(state);
+        let promise = "what is released or snoozed is no attempt, and all else is";
+        if is_known && attempts > 1 {
+            self.runtime.looks_at(promise);
+        }
         if is_known && attempts != u64::from(attempt) {
             let what = format!("job {job}: attempt {attempt}, with which {attempts} were made");
-            let promise = "what is released or snoozed is no attempt, and all else is";
             self.runtime.violate(promise, what);
         }
     }
@@ -114,6 +117,10 @@ impl History {
         let now = self.runtime.now();
         let state = self.lock();
         let tokens = seen.jobs.iter().filter_map(|job| job.delivery);
+        let promise = "what a handler has ended is done, or goes back";
+        if !state.ended.is_empty() {
+            self.runtime.looks_at(promise);
+        }
         let ended = tokens.filter_map(|(token, _)| Some((token, *state.ended.get(&token)?)));
         let mut late = ended.filter(|(_, at)| now.saturating_sub(*at) > SETTLED);
         let what = late
@@ -121,7 +128,6 @@ impl History {
             .map(|(token, at)| format!("{token}: its handler ended at {at:?}"));
         drop(state);
         if let Some(what) = what {
-            let promise = "what a handler has ended is done, or goes back";
             self.runtime.violate(promise, what);
         }
     }

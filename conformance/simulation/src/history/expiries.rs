@@ -13,6 +13,7 @@ impl History {
         if self.stepped || self.replaced {
             return;
         }
+        let promise = "whoever holds what has ended knows it";
         let state = self.lock();
         let is_held = |hold: &&Hold| hold.is_held(&self.runtime);
         let places = state.places.iter();
@@ -20,6 +21,7 @@ impl History {
             KINDS.contains(kind) && place.open.values().any(|hold| is_held(&hold))
         });
         let ended = places.find_map(|((kind, key), place)| {
+            self.runtime.looks_at(promise);
             let tokens = server.holders(key);
             let mut open = place.open.values().filter(is_held);
             let ended = open.find(|hold| !tokens.contains(&hold.token))?;
@@ -39,7 +41,6 @@ impl History {
         });
         drop(state);
         if let Some(what) = ended {
-            let promise = "whoever holds what has ended knows it";
             self.runtime.violate(promise, what);
         }
     }

@@ -103,12 +103,15 @@ impl State {
         let now = history.runtime.now();
         if let Some((before, until, told)) = job.rests
             && before < token
-            && now < until
             && !history.stepped
             && !self.is_lost((told.0, now))
         {
-            let what = format!("job {number}: {token} at {now:?}, and not before {until:?}");
-            return Some(("no job is delivered before its time", what));
+            let promise = "no job is delivered before its time";
+            history.runtime.looks_at(promise);
+            if now < until {
+                let what = format!("job {number}: {token} at {now:?}, and not before {until:?}");
+                return Some((promise, what));
+            }
         }
         let handled = job.handled.filter(|before| *before < token)?;
         let what = format!("job {number}: {handled} was handled, and then {token} was delivered");
@@ -267,6 +270,9 @@ impl History {
         drop(state);
         match push {
             Push::Done => self.answered("push"),
+            Push::Refused(_) if !delivered => {
+                self.runtime.looks_at("what did not happen has no effect")
+            }
             Push::Refused(error) if delivered => self.runtime.violate(
                 "what did not happen has no effect",
                 format!("job {job} was delivered, and its push failed: {error}"),
@@ -337,6 +343,26 @@ impl History {
         let others: Vec<_> = others.map(|(token, _)| token).collect();
         // An answer of the former primary may come late, of what the other does not know.
         let exact = !self.stepped && !state.is_lost((asked, now));
+        let known = state.jobs.get(&job);
+        for (promise, looks) in [
+            (
+                "a job has one worker",
+                known.is_some_and(|it| it.open.len() > 1),
+            ),
+            (
+                "groups keep their limit and order",
+                known.is_some_and(|it| !it.groups.is_empty()),
+            ),
+            (
+                "queues keep their limit",
+                known.is_some_and(|it| it.limit.is_some()),
+            ),
+            ("a queue that is drained delivers nothing", with_result),
+        ] {
+            if looks && exact {
+                self.runtime.looks_at(promise);
+            }
+        }
         drop(state);
         if let Some(error) = refused {
             self.runtime.violate(
@@ -469,6 +495,11 @@ impl History {
             self.runtime.violate(promise, what);
         }
         let took = self.runtime.now().saturating_sub(asked);
+        if self.is_plain() && !wait.is_zero() && found == 0 {
+            self.runtime
+                .looks_at("a wait is not given up before its time");
+            self.runtime.looks_at("a wait ends with its time");
+        }
         let what = || format!("a claim found {found} jobs in {took:?} of {wait:?}");
         // Clocks of processes differ by a hundredth.
         if self.is_plain() && found == 0 && took < wait.mul_f64(0.985) {
@@ -539,6 +570,9 @@ impl History {
         });
         let exact = !state.is_lost((asked, now));
         drop(state);
+        if exact {
+            self.runtime.looks_at("what is there can be cancelled");
+        }
         if is_there && exact {
             let what = format!("job {job}, asked at {asked:?}");
             self.runtime.violate("what is there can be cancelled", what);
@@ -568,7 +602,8 @@ impl History {
         if let Some(at) = known.unsure.iter().position(|it| *it == token) {
             known.unsure.remove(at);
         }
-        let stale = outcome.is_ok() && known.latest.0 > token && known.latest.1 < asked;
+        let is_late = known.latest.0 > token && known.latest.1 < asked;
+        let stale = outcome.is_ok() && is_late;
         // Either may have been lost: an answer of the former primary may come late.
         let twice =
             twice.is_some_and(|first| !state.is_lost(first) && !state.is_lost((asked, now)));
@@ -576,10 +611,13 @@ impl History {
         if outcome.is_ok() {
             self.answered("ack");
         }
+        let promise = "a delivery that is not the latest changes nothing";
+        if is_late {
+            self.runtime.looks_at(promise);
+        }
         if stale {
             let what = format!("job {job}: {token} was acknowledged after a later delivery");
-            self.runtime
-                .violate("a delivery that is not the latest changes nothing", what);
+            self.runtime.violate(promise, what);
         }
         if twice {
             self.runtime.violate(

@@ -108,10 +108,11 @@ impl History {
                 .filter(|at| **at + quota.period() + MARGIN > asked);
             recent.count() < usize::try_from(most).unwrap_or(usize::MAX)
         };
+        let promise = "limits refuse only what is not there";
+        self.runtime.looks_at(promise);
         if there {
             let what = format!("{key}: {quota:?} refused a permit at {now:?}");
-            self.runtime
-                .violate("limits refuse only what is not there", what);
+            self.runtime.violate(promise, what);
         }
     }
 
@@ -167,6 +168,7 @@ impl History {
                     let more = self.tells_all && of_window > quota.limit();
                     more || recent.len() as u64 > 2 * (quota.limit() + forgotten)
                 };
+                self.runtime.looks_at("limits hold");
                 if too_many {
                     let what = format!("{key}: more than {quota:?} at {at}");
                     self.runtime.violate("limits hold", what);
@@ -191,9 +193,11 @@ impl History {
             let before = before.checked_sub(1).map(|at| known[at].1);
             let highest = known.last().map_or(last, |(_, known)| last.max(*known));
             known.push((now, highest));
+            let promise = "ids of a number grow";
+            before.inspect(|_| self.runtime.looks_at(promise));
             if let Some(before) = before.filter(|before| *before >= first) {
                 let what = format!("number {worker}: {first} was drawn after {before}");
-                self.runtime.violate("ids of a number grow", what);
+                self.runtime.violate(promise, what);
                 break;
             }
         }

@@ -59,15 +59,17 @@ impl History {
             return;
         }
         let state = self.lock();
-        let pause = state.pauses.get(queue).and_then(|pauses| pauses.at(at));
+        let promise = "nothing of a paused queue is delivered";
+        let pauses = state.pauses.get(queue);
+        pauses.inspect(|_| self.runtime.looks_at(promise));
+        let pause = pauses.and_then(|pauses| pauses.at(at));
         let what = pause.map(|it| {
             let (answered, until) = (it.answered, it.until);
             format!("{queue}: delivered at {at:?}, paused from {answered:?} to {until:?}")
         });
         drop(state);
         if let Some(what) = what {
-            self.runtime
-                .violate("nothing of a paused queue is delivered", what);
+            self.runtime.violate(promise, what);
         }
     }
 }

@@ -72,7 +72,11 @@ impl History {
         }
         let state = self.lock();
         let all = &state.prioritized;
+        let promise = "higher priorities are claimed first";
         let claims = all.claims.len();
+        if claims > 0 {
+            self.runtime.looks_at(promise);
+        }
         let is_inverted = |(at, claimed): &(&Time, &Vec<Priority>)| {
             let last = claimed.iter().max();
             all.jobs.values().any(|job| {
@@ -87,8 +91,7 @@ impl History {
         drop(state);
         if inverted > claims / LOW_FIRST + BY_CHANCE {
             let what = format!("{inverted} of {claims} claims left jobs of higher priorities");
-            self.runtime
-                .violate("higher priorities are claimed first", what);
+            self.runtime.violate(promise, what);
         }
     }
 }

@@ -52,7 +52,9 @@ impl History {
         let now = self.runtime.now();
         let state = self.lock();
         let mut wrong = None;
+        let promise = "what is taken for nobody is given back";
         for (key, interval) in &state.intervals {
+            self.runtime.looks_at(promise);
             let calls = state.calls.get(key).map(Vec::as_slice).unwrap_or_default();
             let most = owed(calls, *interval, now);
             let owed = server.owed(key);
@@ -63,7 +65,6 @@ impl History {
         }
         drop(state);
         if let Some(what) = wrong {
-            let promise = "what is taken for nobody is given back";
             self.runtime.violate(promise, what);
         }
     }

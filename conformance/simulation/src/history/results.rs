@@ -87,6 +87,10 @@ impl History {
         } else {
             self.in_order && acked.is_some_and(|at| now > at.max(asked) + TOLD)
         };
+        let in_time = "who waits for a result is told in time";
+        if self.in_order && acked.is_some() {
+            self.runtime.looks_at(in_time);
+        }
         let what = format!(
             "job {job}: {told:?} to a question of {asked:?}; {:?} were sent, {:?} was told before",
             results.sent, results.told
@@ -102,8 +106,7 @@ impl History {
         if wrong {
             self.runtime.violate("what is told is true", what);
         } else if late {
-            self.runtime
-                .violate("who waits for a result is told in time", what);
+            self.runtime.violate(in_time, what);
         }
     }
 
@@ -123,6 +126,7 @@ impl History {
         let running: Vec<_> = running.map(Job::holders).collect();
         drop(state);
         self.answered("drain");
+        self.runtime.looks_at("nothing of a drained queue runs");
         // Where the clock is set leases end before their holders know.
         if !running.is_empty() && !self.stepped {
             let what = format!("drained since {asked:?}, and {running:?} run");

@@ -7,6 +7,8 @@ use lockapi::limit::{Algorithm, Quota};
 use super::History;
 use crate::runtime::Time;
 
+/// What is promised.
+const TOLD: &str = "who is refused is told when a permit is there";
 /// The clocks have microseconds.
 const MARGIN: Duration = Duration::from_micros(10);
 
@@ -50,6 +52,7 @@ impl History {
         let burst = interval * u32::try_from(quota.limit()).unwrap_or(u32::MAX);
         let least = (earliest + interval).saturating_sub(burst + now + MARGIN);
         let most = (latest + interval + MARGIN).saturating_sub(burst + asked);
+        self.runtime.looks_at(TOLD);
         if after < least || after > most {
             self.is_told_wrong(key, after, (least, most));
         }
@@ -57,8 +60,7 @@ impl History {
 
     fn is_told_wrong(&self, key: &str, after: Duration, (least, most): (Duration, Duration)) {
         let what = format!("{key}: after {after:?}, instead of {least:?} to {most:?}");
-        let promise = "who is refused is told when a permit is there";
-        self.runtime.violate(promise, what);
+        self.runtime.violate(TOLD, what);
     }
 }
 

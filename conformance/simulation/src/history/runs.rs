@@ -83,14 +83,20 @@ impl History {
         let exact = !self.stepped && !lost;
         let known = known.filter(|known| exact && !state.is_lost(known.given));
         drop(state);
+        let one_job = "a due time has one job";
+        known.inspect(|_| self.runtime.looks_at(one_job));
+        let alone = "runs do not overlap";
+        if run.is_alone && exact && !others.is_empty() {
+            self.runtime.looks_at(alone);
+        }
         let (task, due) = (run.task, run.due);
         if let Some(known) = known.filter(|known| known.job != run.job) {
             let what = format!("{task} of {due:?}: {} and {}", known.job, run.job);
-            self.runtime.violate("a due time has one job", what);
+            self.runtime.violate(one_job, what);
         }
         if run.is_alone && exact && !at_work.is_empty() {
             let what = format!("{task}: {} began while {at_work:?} ran", run.job);
-            self.runtime.violate("runs do not overlap", what);
+            self.runtime.violate(alone, what);
         }
         let entry = self.delivered(number, program, (token, asked), held)?;
         Some((number, entry))
@@ -136,10 +142,13 @@ impl History {
             return;
         }
         let needless = |run: &&Run| run.status == Status::Skipped && !overlaps(overlap, run, log);
+        let promise = "no run is skipped without a cause";
+        if log.iter().any(|run| run.status == Status::Skipped) {
+            self.runtime.looks_at(promise);
+        }
         if let Some(run) = log.iter().find(needless) {
             let what = format!("{task}: nothing ran beside {run:?}");
-            self.runtime
-                .violate("no run is skipped without a cause", what);
+            self.runtime.violate(promise, what);
         }
     }
 
@@ -160,6 +169,7 @@ impl History {
             let spans = first.max(*from + BEGUN)..last.min(*to).checked_sub(BEGUN)?;
             let mut runs = log.iter().filter(|run| spans.contains(&run.fire_at));
             let late = |run: &&Run| run.missed > 0 || run.fired_at > run.fire_at + FIRED;
+            self.runtime.looks_at("tasks are fired when they are due");
             if let Some(run) = runs.find(late) {
                 return Some(format!("{run:?}, and fired from {from:?} to {to:?}"));
             }

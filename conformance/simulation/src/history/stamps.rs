@@ -18,6 +18,8 @@ impl History {
         if self.stepped || self.replaced {
             return;
         }
+        let promise = "ids are not ahead of the clock";
+        self.runtime.looks_at(promise);
         let ahead = time.duration_since(server).unwrap_or_default();
         let reserve = if self.flawless {
             Duration::ZERO
@@ -26,7 +28,6 @@ impl History {
         };
         if ahead > AHEAD + DRIFTED + reserve {
             let what = format!("{ahead:?} at {server:?}");
-            let promise = "ids are not ahead of the clock";
             self.runtime.violate(promise, what);
         }
     }

@@ -54,9 +54,13 @@ impl History {
         // Those that nobody ran are put off, too.
         let agree = (done, failed, lost, unknown) == (was_done, had_failed, 0, 0);
         let agree = agree && snoozed >= was_snoozed && dead == 0;
-        if claimed != sum || (self.is_plain() && !self.checks_in && !agree) {
+        let promise = "a worker counts what it has done";
+        let is_known = self.is_plain() && !self.checks_in;
+        if is_known && claimed > 0 {
+            self.runtime.looks_at(promise);
+        }
+        if claimed != sum || (is_known && !agree) {
             let known = format!("{was_done} done, {had_failed} failed, {was_snoozed} snoozed");
-            let promise = "a worker counts what it has done";
             self.runtime
                 .violate(promise, format!("{summary:?}: {known}"));
         }

@@ -165,6 +165,12 @@ impl History {
         } else {
             early.map(|_| ("no job is delivered before its time", what()))
         };
+        if trial.ttl.is_some() && unset && nth == 1 {
+            self.runtime.looks_at("what has expired is not delivered");
+        }
+        if trial.put_off.is_some() && unset {
+            self.runtime.looks_at("no job is delivered before its time");
+        }
         drop(state);
         self.attempted(job, delivery.attempt(), most);
         if let Some((promise, what)) = wrong {

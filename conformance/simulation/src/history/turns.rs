@@ -117,7 +117,10 @@ impl Drop for Lasting {
         drop(state);
         if let Some(waiter) = waiter
             && self.history.undisturbed
-            && now.saturating_sub(waiter.since) > TURN * waiter.ahead.saturating_add(1)
+            && {
+                self.history.runtime.looks_at("everybody has a turn");
+                now.saturating_sub(waiter.since) > TURN * waiter.ahead.saturating_add(1)
+            }
         {
             let what = format!(
                 "{:?}: waited since {:?}, behind {}",
@@ -170,17 +173,21 @@ impl History {
         let Some(waiter) = waiters.get(&lasting.number) else {
             return;
         };
-        let before = waiters.range(..lasting.number).map(|(_, other)| other);
-        let mut before = before.filter(|other| {
+        let is_beside = |other: &&Waiter| {
             (other.program, &other.name) == (waiter.program, &waiter.name)
                 && !(other.shares && waiter.shares)
-        });
+        };
+        let promise = "who waits is served in the order of arrival";
+        if self.in_order && waiters.values().any(|other| is_beside(&other)) {
+            self.runtime.looks_at(promise);
+        }
+        let before = waiters.range(..lasting.number).map(|(_, other)| other);
+        let mut before = before.filter(is_beside);
         let before = before
             .next()
             .map(|other| format!("{:?} of {:?}", other.name, other.program));
         drop(state);
         if let Some(what) = before.filter(|_| self.in_order) {
-            let promise = "who waits is served in the order of arrival";
             self.runtime.violate(promise, what);
         }
     }
@@ -218,6 +225,10 @@ impl History {
     /// An owner was told that its wait for a lock would not end.
     pub(crate) fn deadlocked(&self, owner: u64, key: &'static str) {
         self.answered("deadlock");
+        let promise = "who is told of a deadlock waits for himself";
+        if self.undisturbed {
+            self.runtime.looks_at(promise);
+        }
         let now = self.runtime.now();
         let state = self.lock();
         let spans = state.turns.spans.values();
@@ -238,7 +249,6 @@ impl History {
         }
         if self.undisturbed {
             let what = format!("owner {owner}, {key}: {spans:?}");
-            let promise = "who is told of a deadlock waits for himself";
             self.runtime.violate(promise, what);
         }
     }
@@ -256,6 +266,8 @@ impl History {
             let holds =
                 holds.filter(|it| it.program == waiter.program && it.is_held(&self.runtime));
             let since = holds.map(|it| it.given.1).min()?.max(waiter.since);
+            self.runtime
+                .looks_at("who shares waits for nobody who shares");
             let since = since.max(turns.was_alone.get(name).copied().unwrap_or_default());
             (now.saturating_sub(since) > SHARED)
                 .then(|| format!("{name:?} of {:?}: since {since:?}", waiter.program))
@@ -289,6 +301,13 @@ impl History {
         }
         turns.unbegun = unbegun;
         turns.free = free;
+        if !turns.unbegun.is_empty() {
+            self.runtime
+                .looks_at("what is claimed is begun, or goes back");
+        }
+        if !turns.free.is_empty() && turns.claims(FREE).next().is_some() {
+            self.runtime.looks_at("what is due goes to whoever waits");
+        }
         let begun = turns
             .unbegun
             .iter()

@@ -75,9 +75,12 @@ impl Use {
         let (history, asked) = (&self.history, self.history.runtime.now());
         let answer = call.await;
         let took = history.runtime.now().saturating_sub(asked);
+        let promise = "who does not wait is answered at once";
+        if history.undisturbed {
+            history.runtime.looks_at(promise);
+        }
         if history.undisturbed && took > SOON {
             let what = format!("{:?}: {took:?}", self.name);
-            let promise = "who does not wait is answered at once";
             history.runtime.violate(promise, what);
         }
         let answer = answer?;
@@ -107,8 +110,9 @@ impl Use {
                 self.refused();
             }
             // Clocks of processes run faster by up to a hundredth.
+            let promise = "a wait is not given up before its time";
+            history.runtime.looks_at(promise);
             if took < most.mul_f64(0.985) {
-                let promise = "a wait is not given up before its time";
                 history.runtime.violate(promise, what());
             }
         }
@@ -118,8 +122,11 @@ impl Use {
         } else {
             (history.prompt, LATE)
         };
+        let promise = "a wait ends with its time";
+        if is_prompt {
+            history.runtime.looks_at(promise);
+        }
         if is_prompt && took > most.mul_f64(1.015) + late {
-            let promise = "a wait ends with its time";
             history.runtime.violate(promise, what());
         }
         answer
@@ -135,9 +142,12 @@ impl Use {
         drop(state);
         // A transaction in which it is checked in may be open for longer than its program is there.
         let is_free = is_session(self.name.0) || !history.checks_in;
+        let promise = "what nobody has can be had";
+        if is_free && history.undisturbed {
+            history.runtime.looks_at(promise);
+        }
         if alone && is_free && history.undisturbed {
             let what = format!("{:?}", self.name);
-            let promise = "what nobody has can be had";
             history.runtime.violate(promise, what);
         }
     }

@@ -34,9 +34,15 @@ impl History {
         let mut state = self.lock();
         let what = self.job_waits(&mut state, seen);
         let what = what.or_else(|| self.lock_waits(&mut state));
+        let waits = &state.waits;
+        let job_waits = !waits.jobs.is_empty() && state.turns.claims(FREE).next().is_some();
+        let looks = job_waits || !waits.locks.is_empty();
         drop(state);
+        let promise = "what is notified is acted on before the next poll";
+        if looks {
+            self.runtime.looks_at(promise);
+        }
         if let Some(what) = what {
-            let promise = "what is notified is acted on before the next poll";
             self.runtime.violate(promise, what);
         }
     }

@@ -22,6 +22,14 @@ pub(crate) struct Turn {
     pub(crate) groups: i64,
 }
 
+/// What is promised.
+const STALE: &str = "a stale holder writes nothing";
+const OF_GROUPS: &str = "no more of a group are admitted than its limit";
+const RATES_OF_GROUPS: &str = "rates of groups hold";
+const OF_QUEUES: &str = "no more of a queue run than its limit";
+const RATES_OF_QUEUES: &str = "rates of queues hold";
+const TURNS: &str = "no group is passed over";
+
 /// For each group a turn admits so many jobs at most, of all groups together.
 const JOBS_A_GROUP: i64 = 4;
 
@@ -61,8 +69,8 @@ pub(crate) struct Judges {
     queues: BTreeMap<Place, Meter>,
     /// How far the clock was set ahead in all, in microseconds.
     ahead: i64,
-    /// How many admissions, deliveries and guarded writes were judged.
-    judged: u64,
+    /// How often each promise was looked at.
+    looks: BTreeMap<&'static str, u64>,
     /// Whose statement runs.
     program: Option<ProgramId>,
     /// Who got the deliveries of each job.
@@ -129,9 +137,13 @@ fn twins(jobs: &Jobs) -> Option<Broken> {
 }
 
 impl Judges {
-    /// How much was judged.
-    pub(crate) fn judged(&self) -> u64 {
-        self.judged
+    /// How often each promise was looked at.
+    pub(crate) fn looks(&self) -> BTreeMap<&'static str, u64> {
+        self.looks.clone()
+    }
+
+    fn looks_at(&mut self, promise: &'static str) {
+        *self.looks.entry(promise).or_default() += 1;
     }
 
     /// The server's clock is set.
@@ -170,11 +182,13 @@ impl Judges {
     /// A transaction was committed in which these were checked in: nobody has written after a later holder.
     pub(crate) fn wrote(&mut self, checked: Vec<CheckIn>) -> Result<(), Broken> {
         for CheckIn { of, token } in checked {
-            self.judged += 1;
+            if self.writers.contains_key(&of) {
+                self.looks_at(STALE);
+            }
             let last = self.writers.entry(of.clone()).or_insert(token);
             if token < *last {
                 let what = format!("{of:?}: {token} has written after {last}");
-                return Err(("a stale holder writes nothing", what));
+                return Err((STALE, what));
             }
             *last = token;
         }
@@ -346,7 +360,7 @@ impl Judges {
             *admitted.entry(*place).or_default() += more;
         }
         for (place, admitted) in &admitted {
-            self.judged += 1;
+            self.looks_at(OF_GROUPS);
             let (queue, key) = &self.names[*place];
             let of = format!("{admitted} of {key} in {} by {name}", queue.queue);
             let limit = Limit::of(jobs, queue, key);
@@ -354,12 +368,13 @@ impl Judges {
             if !limit.allows(group.admitted, group.keyed) || name != "queue.admit" {
                 let (running, keyed) = (group.admitted, group.keyed);
                 let what = format!("{of}: {running} and {keyed} are, and {limit:?}");
-                return Some(("no more of a group are admitted than its limit", what));
+                return Some((OF_GROUPS, what));
             }
-            let meter = &mut group.meter;
-            meter.set(Rate::of(limit.row));
+            let (meter, rate) = (&mut group.meter, Rate::of(limit.row));
+            *self.looks.entry(RATES_OF_GROUPS).or_default() += u64::from(rate.is_some());
+            meter.set(rate);
             if let Some(what) = meter.take(*admitted, at) {
-                return Some(("rates of groups hold", format!("{of}: {what}")));
+                return Some((RATES_OF_GROUPS, format!("{of}: {what}")));
             }
         }
         None
@@ -379,19 +394,20 @@ impl Judges {
             let of_queue = self.jobs.values().filter(|job| job.queue == *place);
             let held = of_queue.filter(|job| job.delivery.is_some_and(|(_, until)| until > clock));
             let held = i64::try_from(held.count()).unwrap_or(i64::MAX);
-            self.judged += u64::from(most.is_some());
+            *self.looks.entry(OF_QUEUES).or_default() += u64::from(most.is_some());
             if let Some(most) = most.filter(|most| held > *most) {
                 let what = format!("{held} of {} run, and {most} may", queue.queue);
-                return Some(("no more of a queue run than its limit", what));
+                return Some((OF_QUEUES, what));
             }
         }
         for (place, permits) in &events.permits {
             let queue = &self.names[*place].0;
             let row = jobs.queue_limit(queue);
-            let meter = self.queues.get_mut(place)?;
-            meter.set(row.and_then(Rate::of));
+            let (meter, rate) = (self.queues.get_mut(place)?, row.and_then(Rate::of));
+            *self.looks.entry(RATES_OF_QUEUES).or_default() += u64::from(rate.is_some());
+            meter.set(rate);
             if let Some(what) = meter.take(*permits, at) {
-                return Some(("rates of queues hold", format!("{}: {what}", queue.queue)));
+                return Some((RATES_OF_QUEUES, format!("{}: {what}", queue.queue)));
             }
         }
         None
@@ -478,13 +494,16 @@ impl Judges {
             } else if *is_next {
                 group.passed += 1;
             }
+            if *is_next {
+                *self.looks.entry(TURNS).or_default() += 1;
+            }
             if group.passed > bound {
                 let what = format!(
                     "{key} of {} was passed over {} times, and {bound} may be",
                     queue.queue, group.passed
                 );
                 let what = format!("{what}: {:?}", group.meter);
-                return Some(("no group is passed over", what));
+                return Some((TURNS, what));
             }
         }
         None

@@ -56,6 +56,8 @@ pub(crate) struct Runtime {
 struct Shared {
     state: Mutex<State>,
     ready: Mutex<Vec<(u64, ProgramId)>>,
+    /// How often each promise was looked at where it might have been broken.
+    looks: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 struct State {
@@ -147,6 +149,7 @@ impl Runtime {
                     violation: None,
                 }),
                 ready: Mutex::default(),
+                looks: Mutex::default(),
             }),
         }
     }
@@ -195,6 +198,20 @@ impl Runtime {
         state
             .violation
             .get_or_insert(Violation { promise, what, at });
+    }
+
+    /// Counts that a promise is looked at where it might have been broken.
+    pub(crate) fn looks_at(&self, promise: &'static str) {
+        let looks = self.shared.looks.lock();
+        *looks
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(promise)
+            .or_default() += 1;
+    }
+
+    pub(crate) fn looks(&self) -> BTreeMap<&'static str, u64> {
+        let looks = self.shared.looks.lock();
+        looks.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn violation(&self) -> Option<Violation> {

@@ -39,9 +39,10 @@ impl Server {
             let Some(running) = running else {
                 continue;
             };
+            let promise = "nothing is cancelled of whoever waits for it";
+            self.runtime.looks_at(promise);
             if !left {
                 let what = running.statement.request.name();
-                let promise = "nothing is cancelled of whoever waits for it";
                 self.runtime.violate(promise, what);
             }
             let report = Report::new(Some("57014".to_owned()), "cancelled by a client");

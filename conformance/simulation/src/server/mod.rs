@@ -27,6 +27,9 @@ const LIMITS_AHEAD: i64 = 24 * 3600 * 1_000_000;
 /// What a client is answered; nothing when its connection has ended.
 type Answer = oneshot::Sender<Result<Rows, Failure>>;
 
+/// How often something happened.
+type Counts = BTreeMap<&'static str, u64>;
+
 /// A connection falls silent no sooner after another.
 const HUSH: Duration = Duration::from_secs(10);
 
@@ -218,15 +221,15 @@ impl Server {
         *self.lock().struck.entry(fault.name()).or_default() += 1;
     }
 
-    /// How many statements it ran, how much its judges saw, and which faults had an effect how often.
-    pub(crate) fn figures(&self) -> (u64, u64, BTreeMap<&'static str, u64>) {
+    /// How many statements it ran, how often its judges looked at each promise, and which faults had an effect how often.
+    pub(crate) fn figures(&self) -> (u64, Counts, Counts) {
         let state = self.lock();
         let mut struck = state.struck.clone();
         let ended = self.runtime.tasks_ended();
         if ended > 0 {
             struck.insert(Fault::Task.name(), ended);
         }
-        (state.calls, state.judges.judged(), struck)
+        (state.calls, state.judges.looks(), struck)
     }
 
     /// How many sessions there are.
