@@ -232,6 +232,11 @@ pub(crate) struct Plan {
     kinds: [bool; KINDS.len()],
 }
 
+/// Plans in which nothing fails and little else is done: what is promised there alone is looked at often enough. Each is
+/// that of the seeds which leave this remainder of `OF_SEEDS`.
+const QUIET: [(u64, &[&str]); 2] = [(6, &["rw-lock"]), (9, &["push", "work", "worker"])];
+const OF_SEEDS: u64 = 61;
+
 impl Plan {
     /// That of a seed: about half of the faults are left out, so that each is seen without the others.
     pub(crate) fn new(seed: u64) -> Self {
@@ -291,7 +296,24 @@ impl Plan {
         for (is_in, name) in later {
             *is_in = kind(&mut random, name);
         }
-        plan
+        let quiet = QUIET.iter().find(|(rest, _)| seed % OF_SEEDS == *rest);
+        match quiet {
+            Some((_, kinds)) => plan.quiet(kinds),
+            None => plan,
+        }
+    }
+
+    /// The same with no faults, and with these kinds of tasks in several processes.
+    fn quiet(self, kinds: &[&str]) -> Self {
+        Self {
+            programs: self.programs.max(2),
+            time: self.time.max(Duration::from_secs(30)),
+            polls: false,
+            faults: [0.0; Fault::ALL.len()],
+            kinds: KINDS.map(|kind| kinds.contains(&kind)),
+            by_readers: true,
+            ..self
+        }
     }
 
     /// Which tasks programs have.
