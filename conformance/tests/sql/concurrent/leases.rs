@@ -1,12 +1,14 @@
 //! Two sessions at one lease.
 
+use std::sync::Arc;
+
 use lockapi::suite::admin::ForceRelease;
 use lockapi::suite::idempotency::{CompleteAnswer, RecordAnswer};
 use lockapi::suite::lease::{Abandon, Acquire, Acquired, Check, Peek, Release, Renew};
 
 use super::answers::{recall, record};
-use super::sides::{Side, Step, UNIT, elapse, minutes, sql, step};
-use super::{Meets, Schedule};
+use super::sides::{Place, Plans, Side, Step, UNIT, elapse, minutes, sql, step};
+use super::{Meets, Schedule, agree};
 
 /// Acquires leases: what the tokens are called, the keys and the numbers of the acquisitions.
 pub(super) fn acquire(wants: &'static [(&'static str, &'static str, i64)]) -> Step {
@@ -23,7 +25,7 @@ pub(super) fn acquire(wants: &'static [(&'static str, &'static str, i64)]) -> St
         };
         wants.iter().map(of).collect::<Vec<_>>()
     };
-    std::sync::Arc::new(move |side| {
+    Arc::new(move |side: &mut Side| {
         let answers = side.perform(&batch(side));
         let words = answers
             .into_iter()
@@ -130,9 +132,14 @@ pub(super) fn complete(key: &'static str, token: &'static str) -> Step {
 
 /// Gives acquisitions back of which nobody was told.
 pub(super) fn abandon(wants: &'static [(&'static str, i64)]) -> Step {
-    let batch = |side: &Side| {
+    abandon_in("", wants)
+}
+
+/// In another namespace, whose name goes on like this.
+fn abandon_in(other: &'static str, wants: &'static [(&'static str, i64)]) -> Step {
+    let batch = move |side: &Side| {
         let of = |(key, acquisition): &(&str, i64)| Abandon {
-            namespace: side.namespace.clone(),
+            namespace: format!("{}{other}", side.namespace),
             key: side.key(key),
             first: 0,
             last: 0,
@@ -140,6 +147,21 @@ pub(super) fn abandon(wants: &'static [(&'static str, i64)]) -> Step {
             granted: 0,
         };
         wants.iter().map(of).collect()
+    };
+    step(batch, |_, found| found.to_string())
+}
+
+/// Gives the first acquisition of `a` back, of which this token was told.
+fn abandon_but(token: &'static str) -> Step {
+    let batch = move |side: &Side| {
+        vec![Abandon {
+            namespace: side.namespace.clone(),
+            key: side.key("a"),
+            first: 0,
+            last: 0,
+            acquisition: 1,
+            granted: side.given(&format!("token {token}")),
+        }]
     };
     step(batch, |_, found| found.to_string())
 }
@@ -358,5 +380,58 @@ fn what_is_given_back_or_taken_away_waits_for_what_changes_the_lease() {
             let schedule = Schedule::new(&before, &first, &second, Meets::Waits);
             schedule.then(&peek(KEYS)).run();
         }
+    }
+}
+
+#[test]
+fn only_the_acquisition_that_is_meant_is_given_back() {
+    let (first, other) = (acquire(FIRST), acquire(&[("other", "b", 2)]));
+    for given_back in [
+        abandon(&[("a", 9)]),
+        abandon(&[("b", 1)]),
+        abandon(&[("a", 1), ("b", 9)]),
+        abandon_in(" too", &[("a", 1)]),
+        abandon_but("first"),
+        abandon_but("other"),
+    ] {
+        agree(
+            Plans::Engine,
+            &[&first, &other, &given_back, &peek(KEYS), &given_back],
+        );
+    }
+    // Nor does it wait for a row of another namespace.
+    let elsewhere = abandon_in(" too", &[("a", 1)]);
+    let schedule = Schedule::new(&[&first], &lock(), &elsewhere, Meets::Passes);
+    schedule.then(&peek(KEYS)).run();
+}
+
+/// The lease ends now.
+fn end() -> Step {
+    Arc::new(|side: &mut Side| {
+        if let Place::Model(model) = &mut side.place {
+            model.now += 2 * UNIT;
+        }
+        let end = "UPDATE lockapi.lease SET expires_at = pg_catalog.clock_timestamp() WHERE namespace = '$n'";
+        let end = end.replace("$n", &side.namespace);
+        side.script(&end);
+        String::new()
+    })
+}
+
+#[test]
+fn a_lease_that_ends_while_it_is_awaited_has_ended() {
+    let before = [&acquire(FIRST)];
+    let share = sql("SELECT FROM lockapi.lease WHERE namespace = $n FOR SHARE");
+    for second in [
+        abandon(&[("a", 1)]),
+        force_release("a"),
+        renew(MINE[0]),
+        renew(MINE[1]),
+        release(MINE[0]),
+        release(MINE[1]),
+    ] {
+        let schedule = Schedule::new(&before, &end(), &second, Meets::Waits);
+        let schedule = schedule.looked(&share).only_if_committed();
+        schedule.then(&peek(KEYS)).run();
     }
 }

@@ -241,3 +241,27 @@ fn of_many_reports_of_a_delivery_the_last_is_stored() {
     let steps = [&push(&["a", "b"]), &claim(2), &many, &shown()];
     agree(Plans::Engine, &steps);
 }
+
+/// Reports by the number of one job and the delivery of another.
+fn report_mixed() -> Step {
+    let batch = |side: &Side| {
+        let (mut mine, other) = (ticket(side, "a"), ticket(side, "b"));
+        mine.token = other.token;
+        vec![Report {
+            ticket: mine,
+            millionths: 0,
+            note: String::new(),
+        }]
+    };
+    step(batch, |_, stored| stored.to_string())
+}
+
+#[test]
+fn the_delivery_of_another_job_reports_nothing() {
+    let (push, claim, mixed) = (push(&["a", "b"]), claim(2), report_mixed());
+    let dead = settle(&["b"], reject());
+    agree(
+        Plans::Engine,
+        &[&push, &claim, &mixed, &shown(), &dead, &mixed, &shown()],
+    );
+}
