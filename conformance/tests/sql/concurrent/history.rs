@@ -1,6 +1,7 @@
 //! Two sessions at the history of one queue.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use lockapi::queue::HistoryPoint;
 use lockapi::suite::admin::ReadHistory;
@@ -61,6 +62,14 @@ fn record_at(
 
 fn record(part: i64, minutes: &'static [i64], names: &'static [&'static str]) -> Step {
     record_at(FUTURE, part, minutes, names, FUTURE)
+}
+
+/// What was taken out of the memory of a program so many minutes ago.
+fn record_late(ago: i64) -> Step {
+    Arc::new(move |side: &mut Side| {
+        let taken_at = side.now() - ago * MINUTE;
+        record_at(FUTURE, 1, &[0], &["a"], taken_at)(side)
+    })
 }
 
 /// Moves so many parts at most.
@@ -261,5 +270,13 @@ fn history_is_as_in_the_model() {
             ];
             as_in_the_model(Plans::Engine, &steps);
         }
+    }
+}
+
+#[test]
+fn parts_are_stored_for_four_minutes() {
+    for ago in [-3, 0, 3, 5] {
+        let steps = [record_late(ago), read(None, false, 9)];
+        as_in_the_model(Plans::Engine, &steps);
     }
 }
