@@ -99,6 +99,25 @@ fn x04_repeated_claim_is_given_its_own_number() {
     assert_eq!(workers, [0, 1, 1, 2, 0]);
 }
 
+#[test]
+fn x04_repeated_claim_starts_after_the_time_of_its_owner() {
+    let (url, runtime) = crate::server();
+    let _entered = runtime.enter();
+    let mut connection = LibraryConnection::connect(Library::Sync, &url);
+    let mut pair = Pair {
+        model: ModelState::default(),
+        namespace: format!("n{:016x}", fastrand::u64(..)),
+        claims: Vec::new(),
+    };
+    for (name, reserve) in [(0, 3000), (1, 500)] {
+        let mut claim = pair.claim(name, 2, 0, HOUR, 0);
+        claim.reserve = reserve;
+        pair.claimed(&mut connection, &[claim.clone()]);
+        claim.least = pair.model.now / 1000 + 50_000;
+        pair.claimed(&mut connection, &[claim]);
+    }
+}
+
 struct Pair {
     model: ModelState,
     namespace: String,

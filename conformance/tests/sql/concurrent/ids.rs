@@ -1,11 +1,14 @@
 //! Two sessions at the numbers of one name.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use lockapi::suite::id::{ClaimWorker, ClaimedWorker, NextBlock, ReleaseWorker, RenewWorker};
 
-use super::sides::{Side, Step, UNIT, elapse_ids, minutes, sql, step};
-use super::{Meets, Schedule};
+use super::sides::{Plans, Side, Step, UNIT, elapse_ids, minutes, sql, step, url};
+use super::{Meets, Running, Schedule, agree};
 
 const HOUR: i64 = 60 * UNIT;
 /// 2021, in milliseconds.
@@ -60,6 +63,45 @@ pub(super) fn claim_all(names: &'static [&'static str]) -> Step {
         ClaimedWorker::Granted { worker, .. } => worker.to_string(),
         other => format!("{other:?}"),
     })
+}
+
+/// A claim of a number of `it`, beside one of a name that somebody else is about to create.
+fn claim_beside(bits: i64, token: i64) -> Step {
+    let batch = move |side: &Side| {
+        let of = |(name, bits, token): (&str, i64, i64)| ClaimWorker {
+            namespace: side.namespace.clone(),
+            name: name.to_owned(),
+            worker_bits: bits,
+            sequence_bits: 12,
+            epoch: EPOCH,
+            token,
+            ttl: HOUR,
+            reserve: 3_600_000,
+            least: 0,
+            owner: "owner".to_owned(),
+        };
+        vec![of(("it", bits, token)), of(("new", 2, 99))]
+    };
+    step(batch, |_, answer| match answer {
+        ClaimedWorker::Granted { worker, .. } => worker.to_string(),
+        other => format!("{other:?}"),
+    })
+}
+
+/// Creates that name.
+pub(super) const NEW_NAME: &str = "
+    INSERT INTO lockapi.id_space (namespace, name, worker_bits, sequence_bits, epoch)
+    VALUES ($n, 'new', 2, 12, 1609459200000)";
+
+/// Claims that change rows after they have waited for the name, each with what is done before.
+pub(super) fn claims_beside() -> [(Vec<Step>, Step); 4] {
+    let one = claim(2, 1);
+    [
+        (vec![one.clone()], claim_beside(2, 1)),
+        (vec![one.clone(), release(1)], claim_beside(2, 2)),
+        (vec![one.clone()], claim_beside(2, 2)),
+        (vec![one, elapse_ids(-30)], claim_beside(2, 2)),
+    ]
 }
 
 fn renew(token: i64) -> Step {
@@ -189,4 +231,56 @@ fn no_id_is_allocated_twice() {
         let schedule = Schedule::new(before, &both, &blocks(&["b"]), Meets::Waits);
         schedule.then(&both).run();
     }
+}
+
+#[test]
+fn a_number_that_ends_while_another_name_is_awaited_is_free() {
+    const SOON: &str = "
+        UPDATE lockapi.id_worker SET expires_at = pg_catalog.clock_timestamp() + interval '0.5 s'
+         WHERE namespace = $n";
+    let [mut observer, mut first, mut second] =
+        [0, 1, 2].map(|_| Side::server(url(), Plans::Engine));
+    let namespace = format!("n{:016x}", fastrand::u64(..));
+    for side in [&mut observer, &mut first, &mut second] {
+        side.namespace.clone_from(&namespace);
+    }
+    let mut given = BTreeMap::new();
+    for step in [claim(0, 1), sql(SOON)] {
+        observer.run(&step, &mut given);
+    }
+    first.script("BEGIN");
+    first.run(&sql(NEW_NAME), &mut given);
+    let second = Running::start(second, &claim_beside(0, 2), given.clone());
+    second.waits_for(first.pid(), &mut observer);
+    thread::sleep(Duration::from_millis(600));
+    first.script("COMMIT");
+    let (_, answer) = second.answer(&mut given);
+    assert_eq!(answer, "0; Busy");
+}
+
+/// The clock was set back since somebody created the name.
+#[test]
+fn no_number_is_claimed_before_the_epoch_of_its_name() {
+    const LATER: i64 = 4_102_444_800_000;
+    let created = sql("
+        INSERT INTO lockapi.id_space (namespace, name, worker_bits, sequence_bits, epoch)
+        VALUES ($n, 'it', 2, 12, 4102444800000)");
+    let early = step(
+        |side| {
+            vec![ClaimWorker {
+                namespace: side.namespace.clone(),
+                name: "it".to_owned(),
+                worker_bits: 2,
+                sequence_bits: 12,
+                epoch: LATER,
+                token: 1,
+                ttl: HOUR,
+                reserve: 3_600_000,
+                least: 0,
+                owner: "owner".to_owned(),
+            }]
+        },
+        |_, answer| matches!(answer, ClaimedWorker::TooEarly(_)).to_string(),
+    );
+    agree(Plans::Engine, &[&created, &early]);
 }

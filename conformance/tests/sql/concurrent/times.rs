@@ -9,6 +9,7 @@ use postgres::Client;
 use super::admin::{check, mark_session};
 use super::answers::record;
 use super::expiring::expire;
+use super::ids::{NEW_NAME, claims_beside};
 use super::leases::{abandon, acquire, complete, force_release, release, renew};
 use super::permits;
 use super::queue::{
@@ -167,6 +168,14 @@ fn a_completion_and_a_claim_have_the_time_after_a_wait() {
         queue::exchange(&["a"], 1, false, true),
     ] {
         are_later(&before, Some(JOBS), &step, &[]);
+    }
+}
+
+#[test]
+fn a_number_is_claimed_from_the_time_after_a_wait() {
+    for (before, step) in claims_beside() {
+        let before: Vec<_> = before.iter().collect();
+        are_later(&before, Some(NEW_NAME), &step, &[]);
     }
 }
 
