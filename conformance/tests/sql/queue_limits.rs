@@ -138,3 +138,122 @@ fn claim_that_meets_others_where_answers_take_long_is_repeated_for_a_second() {
     assert!((2..=5).contains(&asked), "{asked} times");
     backend.close().expect("closed");
 }
+
+/// Limits of three queues: how many of their jobs run. The one that is looked at is in the middle of them.
+fn three(client: &mut Client) {
+    client
+        .batch_execute(
+            "INSERT INTO lockapi.queue_limit (namespace, queue, most)
+             VALUES ('m', 'work', 1), ('n', 'other', 2), ('n', 'work', 3), ('o', 'work', 4)",
+        )
+        .expect("limited");
+}
+
+/// How many limits of other queues are not like this.
+fn others(client: &mut Client, like: &str) -> i64 {
+    let changed = format!(
+        "SELECT count(*) FROM lockapi.queue_limit
+          WHERE (namespace, queue) <> ('n', 'work') AND ({like}) IS NOT TRUE"
+    );
+    read(client, &changed)
+}
+
+const ROOM: &str = "SELECT room FROM lockapi.begin_claim('n', 'work', '{}', '{}', NULL, 0)";
+
+#[test]
+fn claim_has_to_do_with_the_limit_of_its_own_queue() {
+    let (url, _runtime) = database();
+    let mut client = connect(&url);
+    three(&mut client);
+    assert_eq!(read(&mut client, ROOM), 3, "as many as its own limit");
+    // The clock was set back.
+    client
+        .batch_execute(
+            "UPDATE lockapi.queue_limit
+                SET permits = 1, period = 1000, burst = 100, step = 1000, at = lockapi.clock() + 1000000000000, tat = 5",
+        )
+        .expect("a rate");
+    assert_eq!(read(&mut client, ROOM), 3, "as many as its own limit");
+    let others_stay = others(&mut client, "tat = 5 AND at > lockapi.clock()");
+    assert_eq!(others_stay, 0);
+    let own = "SELECT count(*) FROM lockapi.queue_limit
+                WHERE (namespace, queue) = ('n', 'work') AND at <= lockapi.clock() AND tat < 0";
+    assert_eq!(read(&mut client, own), 1);
+    client
+        .batch_execute("UPDATE lockapi.queue_limit SET adopts_until = 'epoch'")
+        .expect("a time that is over");
+    assert_eq!(read(&mut client, ROOM), 3, "as many as its own limit");
+    assert_eq!(others(&mut client, "adopts_until = 'epoch'"), 0);
+    client
+        .batch_execute("DELETE FROM lockapi.queue_limit WHERE (namespace, queue) = ('n', 'work')")
+        .expect("not limited");
+    let none = "SELECT count(*) FROM lockapi.begin_claim('n', 'work', '{}', '{}', NULL, 0) AS c WHERE c.room IS NULL";
+    assert_eq!(read(&mut client, none), 1);
+}
+
+#[test]
+fn what_is_claimed_is_noted_in_the_limit_of_its_own_queue() {
+    let (url, _runtime) = database();
+    let mut client = connect(&url);
+    three(&mut client);
+    let note = |client: &mut Client, many: i64| {
+        let note =
+            "SELECT lockapi.end_claim('n', 'work', array_agg(i), array_agg(i), '{}', '{}', 1)
+                      FROM generate_series(1, $1::int8) AS i";
+        client.execute(note, &[&many]).expect("noted");
+        let first = "SELECT cardinality(ids) * 1000 + ids[1] FROM lockapi.queue_limit
+                      WHERE (namespace, queue) = ('n', 'work')";
+        read(client, first)
+    };
+    for all in [true, false] {
+        // Where nothing limits how many run, the last 256 are noted.
+        let (own, others_have) = if all { ("9", "NULL") } else { ("NULL", "9") };
+        let set = format!(
+            "UPDATE lockapi.queue_limit
+                SET most = CASE WHEN (namespace, queue) = ('n', 'work') THEN {own}::int8 ELSE {others_have}::int8 END"
+        );
+        client.batch_execute(&set).expect("limits");
+        assert_eq!(note(&mut client, 256), 256_001);
+        let noted = if all { 257_001 } else { 256_002 };
+        assert_eq!(note(&mut client, 257), noted);
+        assert_eq!(others(&mut client, "ids = '{}' AND tokens = '{}'"), 0);
+    }
+}
+
+/// A delivery whose claim was lost, and what asks for it again.
+#[test]
+fn lost_delivery_is_claimed_again_by_who_may_have_it() {
+    let (url, _runtime) = database();
+    let mut client = connect(&url);
+    three(&mut client);
+    client
+        .batch_execute(
+            "INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, name, payload, token, claim, attempt,
+                                      lease_until, started_at)
+             SELECT now() - interval '1 minute', 20, 2, 'n', 'work', 'it', '1', 7, 5, 1, now() + interval '1 hour', now();
+             UPDATE lockapi.queue_limit SET ids = ARRAY(SELECT j.id FROM lockapi.job AS j), tokens = '{7}'",
+        )
+        .expect("it runs");
+    let mut found = |set: &str, lost: &str, names: &str, paused: &str| {
+        let update = format!("UPDATE lockapi.job SET {set}");
+        client.batch_execute(&update).expect("changed");
+        let again = format!(
+            "SELECT coalesce(cardinality(c.again), 0)::int8 * 10 + cardinality(c.ids)
+               FROM lockapi.begin_claim('n', 'work', '{lost}', '{names}', {paused}, 0) AS c"
+        );
+        read(&mut client, &again)
+    };
+    let mine = "claim = 5";
+    assert_eq!(found(mine, "{5}", "{}", "NULL"), 11);
+    assert_eq!(found(mine, "{5,6}", "{it,that}", "'{that}'"), 11);
+    assert_eq!(found(mine, "{6}", "{}", "NULL"), 1, "another claim");
+    assert_eq!(found(mine, "{5}", "{that}", "NULL"), 1, "another name");
+    assert_eq!(found(mine, "{5}", "{}", "'{it}'"), 1, "its name is paused");
+    assert_eq!(found("claim = NULL", "{5}", "{}", "NULL"), 1, "no claim");
+    let later = "claim = 5, run_at = now() + interval '1 hour'";
+    assert_eq!(found(later, "{5}", "{}", "NULL"), 1, "it is not due");
+    let ended = "run_at = now() - interval '1 minute', lease_until = now() - interval '1 s'";
+    assert_eq!(found(ended, "{5}", "{}", "NULL"), 0, "its lease has ended");
+    let other = "lease_until = now() + interval '1 hour', token = 8";
+    assert_eq!(found(other, "{5}", "{}", "NULL"), 0, "another delivery");
+}
