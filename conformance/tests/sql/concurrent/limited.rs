@@ -3,7 +3,7 @@
 use lockapi::suite::queue::{LimitRow, ReadQueueLimit, SetQueueLimit};
 
 use super::queue::{ack, claim, claim_again, count, name, push};
-use super::sides::{Plans, Side, Step, elapse, step};
+use super::sides::{Plans, Side, Step, elapse, sql, step};
 use super::{Meets, Schedule, agree};
 
 const DAY: i64 = 24 * 3600 * 1_000_000_000;
@@ -128,4 +128,12 @@ fn lost_claim_is_found_again_and_takes_no_permit() {
             agree(Plans::Engine, &steps);
         }
     }
+}
+
+#[test]
+fn claim_is_in_vain_while_another_has_looked_at_the_limit() {
+    let before = [&push(&["a", "b"]), &limit(1)];
+    let look = sql("SELECT FROM lockapi.queue_limit WHERE namespace = $n FOR SHARE");
+    let schedule = Schedule::new(&before, &look, &claim(2), NONE);
+    schedule.then(&count()).run();
 }
