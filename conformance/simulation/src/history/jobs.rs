@@ -271,13 +271,36 @@ impl History {
         match push {
             Push::Done => self.answered("push"),
             Push::Refused(_) if !delivered => {
-                self.runtime.looks_at("what did not happen has no effect")
+                self.runtime.looks_at("what did not happen has no effect");
             }
             Push::Refused(error) if delivered => self.runtime.violate(
                 "what did not happen has no effect",
                 format!("job {job} was delivered, and its push failed: {error}"),
             ),
             _ => {}
+        }
+    }
+
+    /// Counts what is promised of a delivery.
+    fn looks_at_delivery(&self, state: &State, job: u64) {
+        let Some(known) = state.jobs.get(&job) else {
+            return;
+        };
+        for (promise, looks) in [
+            ("a job has one worker", known.open.len() > 1),
+            (
+                "groups keep their limit and order",
+                !known.groups.is_empty(),
+            ),
+            ("queues keep their limit", known.limit.is_some()),
+            (
+                "a queue that is drained delivers nothing",
+                state.results.contains_key(&job),
+            ),
+        ] {
+            if looks {
+                self.runtime.looks_at(promise);
+            }
         }
     }
 
@@ -343,25 +366,8 @@ impl History {
         let others: Vec<_> = others.map(|(token, _)| token).collect();
         // An answer of the former primary may come late, of what the other does not know.
         let exact = !self.stepped && !state.is_lost((asked, now));
-        let known = state.jobs.get(&job);
-        for (promise, looks) in [
-            (
-                "a job has one worker",
-                known.is_some_and(|it| it.open.len() > 1),
-            ),
-            (
-                "groups keep their limit and order",
-                known.is_some_and(|it| !it.groups.is_empty()),
-            ),
-            (
-                "queues keep their limit",
-                known.is_some_and(|it| it.limit.is_some()),
-            ),
-            ("a queue that is drained delivers nothing", with_result),
-        ] {
-            if looks && exact {
-                self.runtime.looks_at(promise);
-            }
+        if exact {
+            self.looks_at_delivery(&state, job);
         }
         drop(state);
         if let Some(error) = refused {
