@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{History, State};
+use super::{History, Place, State};
 use crate::runtime::{ProgramId, Time};
 use crate::server::Seen;
 
@@ -19,6 +19,8 @@ const DUE: Duration = Duration::from_secs(4);
 const FOUND: Duration = Duration::from_secs(5);
 /// Within this time whoever wants to share a lock that others of its process share has it, where nobody wants it alone.
 const SHARED: Duration = Duration::from_secs(1);
+/// What is promised then.
+const SHARES: &str = "who shares waits for nobody who shares";
 /// What ended before was known to the server when it looked.
 const KNOWN: Duration = Duration::from_millis(50);
 
@@ -256,6 +258,13 @@ impl History {
     /// Somebody who waits to share a lock that others of its process share, although nobody wants it alone.
     fn kept_out(&self, state: &State) -> Option<String> {
         let (now, turns) = (self.runtime.now(), &state.turns);
+        let is_shared = |(name, place): (&Name, &Place)| {
+            let wanted_alone = turns.alone.values().any(|other| other == name);
+            name.0 == "rw_lock" && !place.open.is_empty() && !wanted_alone
+        };
+        if self.in_order && state.places.iter().any(is_shared) {
+            self.runtime.looks_at(SHARES);
+        }
         let mut waiters = turns.waiters.values().filter(|it| it.shares);
         waiters.find_map(|waiter| {
             let name = &waiter.name;
@@ -266,8 +275,6 @@ impl History {
             let holds =
                 holds.filter(|it| it.program == waiter.program && it.is_held(&self.runtime));
             let since = holds.map(|it| it.given.1).min()?.max(waiter.since);
-            self.runtime
-                .looks_at("who shares waits for nobody who shares");
             let since = since.max(turns.was_alone.get(name).copied().unwrap_or_default());
             (now.saturating_sub(since) > SHARED)
                 .then(|| format!("{name:?} of {:?}: since {since:?}", waiter.program))
@@ -325,8 +332,7 @@ impl History {
         });
         drop(state);
         if let Some(what) = kept_out {
-            let promise = "who shares waits for nobody who shares";
-            self.runtime.violate(promise, what);
+            self.runtime.violate(SHARES, what);
         }
         if let Some(what) = hostage {
             let promise = "what is claimed is begun, or goes back";
