@@ -72,4 +72,17 @@ mod tests {
         reconnect.failed(now + FORGOTTEN);
         assert!(reconnect.left(now + FORGOTTEN) <= PAUSES.0);
     }
+
+    #[test]
+    fn processes_that_lost_one_server_come_back_at_different_times() {
+        let pauses: std::collections::BTreeSet<_> = (0..32)
+            .map(|_| {
+                let reconnect = Reconnect::default();
+                reconnect.failed(Time::ZERO);
+                reconnect.left(Time::ZERO)
+            })
+            .collect();
+        let (first, last) = (pauses.first().unwrap(), pauses.last().unwrap());
+        assert!(*last - *first > PAUSES.0 / 8, "{first:?} to {last:?}");
+    }
 }

@@ -195,3 +195,20 @@ pub(super) fn arm<K, E, T>(
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renewal_that_fails_each_time_is_tried_eight_times() {
+        let held = Held::new(Time::ZERO, Duration::from_secs(12), true, ());
+        let mut at = held.next_attempt(Time::ZERO);
+        let mut tries = 0;
+        while at < held.deadline() {
+            tries += 1;
+            at = held.repeat_at(at);
+        }
+        assert_eq!(tries, 8);
+    }
+}

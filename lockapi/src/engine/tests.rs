@@ -2,6 +2,7 @@
 
 #[cfg(shuttle)]
 mod interleavings;
+pub(crate) mod refusing;
 mod unanswered;
 mod wakers;
 

@@ -100,6 +100,13 @@ struct State {
     sweep_at: Time,
 }
 
+impl State {
+    /// Whether the tables may have a hold or a wait of the backend.
+    fn may_have_notes(&self) -> bool {
+        self.unsure || !self.noted.is_empty()
+    }
+}
+
 /// Compares what lasts with what was noted, and notes the difference.
 pub(crate) struct NoteRecorder {
     batcher: Arc<Batcher>,
@@ -137,15 +144,16 @@ impl NoteRecorder {
         let mut state = self.lock();
         let now = observed.now;
         if state.busy || state.paused_until > now {
-            return state.busy || !state.noted.is_empty();
+            return state.busy || state.may_have_notes();
         }
         let note = self.difference(&mut state, observed);
-        let nothing = note.marks.is_empty()
+        let nothing = !note.all
+            && note.marks.is_empty()
             && note.noted.is_empty()
             && note.ended.is_empty()
             && note.names.is_empty();
         if nothing {
-            return !state.noted.is_empty();
+            return state.may_have_notes();
         }
         state.busy = true;
         let sweep = state.sweep_at <= now;
@@ -231,3 +239,6 @@ impl NoteRecorder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;

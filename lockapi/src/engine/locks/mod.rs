@@ -15,6 +15,8 @@ use tokio::sync::oneshot;
 
 pub(crate) use grant::Grant;
 pub(crate) use pending::Pending;
+#[cfg(test)]
+pub(crate) use table::LongHoldOrWait;
 pub(crate) use table::{Acquisition, Limits, Observed, WaitPolicy};
 use table::{Answer, Batch, Effects, LockTable, Next, Reason, Reply, WaitOutcome};
 

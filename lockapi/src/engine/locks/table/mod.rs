@@ -31,6 +31,8 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 pub(crate) use effects::{Answer, Effects, Granted, Reason};
+#[cfg(test)]
+pub(crate) use observe::LongHoldOrWait;
 pub(crate) use observe::Observed;
 use owners::Owners;
 use session::Session;
