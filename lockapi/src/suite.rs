@@ -120,5 +120,6 @@ pub mod driver {
 pub mod simulation {
     pub use crate::engine::DrivenClock;
     pub use crate::memory::simulation::{Request, Server, connect};
+    pub use crate::mutex::wait::time_limit;
     pub use crate::random::seed;
 }

@@ -8,7 +8,7 @@ use lockapi::driver::{
     Transaction, Value,
 };
 use lockapi::suite::queue::Name;
-use lockapi::suite::simulation::Request;
+use lockapi::suite::simulation::{Request, time_limit};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::judges::Turn;
@@ -197,17 +197,20 @@ fn checks(call: &Call<'_>) -> Option<CheckIn> {
     })
 }
 
-/// The `lock_timeout` of a session from now on, if this sets it.
-fn lock_timeout(call: &Call<'_>) -> Option<Duration> {
+/// The `lock_timeout` and the `statement_timeout` of a session from now on, if this sets them.
+fn timeouts(call: &Call<'_>) -> Option<(Duration, Duration)> {
     if call.name() != "engine.session_settings" {
         return None;
     }
-    let params = call.query().1.into_iter().nth(1)?;
-    let Value::Text(text) = params else {
-        return None;
+    let mut params = call.query().1.into_iter().skip(1);
+    let mut next = || {
+        let Value::Text(text) = params.next()? else {
+            return None;
+        };
+        let millis = text.strip_suffix("ms")?.parse().ok()?;
+        Some(Duration::from_millis(millis))
     };
-    let millis = text.strip_suffix("ms")?.parse().ok()?;
-    Some(Duration::from_millis(millis))
+    Some((next()?, next()?))
 }
 
 /// The processes whose statements are to be cancelled.
@@ -227,7 +230,8 @@ impl Connection for Client {
             turn: turn(&call),
             needs: needs(&call),
             checks: checks(&call),
-            lock_timeout: lock_timeout(&call),
+            timeouts: timeouts(&call),
+            waits_for: time_limit(&call),
             cancels: cancels(&call),
             request: Request::new(call).into(),
         };

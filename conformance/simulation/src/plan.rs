@@ -59,6 +59,8 @@ pub(crate) enum Fault {
     Task,
     /// A process closes its backend while calls are under way, and opens another one.
     Close,
+    /// The server takes up to a minute before it begins a statement.
+    Slow,
 }
 
 /// What makes no call fail and takes nothing from anybody who holds it, but a lease where tasks are blocked, and calls of a process
@@ -74,7 +76,7 @@ const HARMLESS: [Fault; 7] = [
 ];
 
 impl Fault {
-    pub(crate) const ALL: [Self; 25] = [
+    pub(crate) const ALL: [Self; 26] = [
         Self::Delay,
         Self::CutBefore,
         Self::CutAfter,
@@ -100,6 +102,7 @@ impl Fault {
         Self::Hush,
         Self::Task,
         Self::Close,
+        Self::Slow,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -129,6 +132,7 @@ impl Fault {
             Self::Hush => "hush",
             Self::Task => "task",
             Self::Close => "close",
+            Self::Slow => "slow",
         }
     }
 
@@ -140,7 +144,7 @@ impl Fault {
     fn most(self) -> f64 {
         match self {
             Self::CutBefore | Self::CutAfter | Self::Fatal | Self::Silence => 0.02,
-            Self::Refusal | Self::Delay | Self::Waker => 0.05,
+            Self::Refusal | Self::Delay | Self::Waker | Self::Slow => 0.05,
             Self::Task => 0.0005,
             Self::Leave => 0.2,
             Self::Deaf => 0.5,
@@ -188,21 +192,8 @@ pub(crate) const KINDS: [&str; 35] = [
     "unique",
 ];
 
-/// Those that are drawn last: without them a seed gives what it gave before they were there.
-const LATER: [&str; 12] = [
-    "result-push",
-    "result-work",
-    "result-drain",
-    "trial-push",
-    "trial-work",
-    "operator",
-    "mutex-set",
-    "charge",
-    "watch",
-    "alone",
-    "timetable",
-    "unique",
-];
+/// Those that follow these are drawn last: without them a seed gives what it gave before they were there.
+const EARLIER: usize = 23;
 
 /// What a runtime is made of.
 #[derive(Clone, Debug, PartialEq)]
@@ -232,9 +223,41 @@ pub(crate) struct Plan {
     kinds: [bool; KINDS.len()],
 }
 
-/// Plans in which nothing fails and little else is done: what is promised there alone is looked at often enough. Each is
-/// that of the seeds which leave this remainder of `OF_SEEDS`.
-const QUIET: [(u64, &[&str]); 2] = [(6, &["rw-lock"]), (9, &["push", "work", "worker"])];
+/// A plan with few kinds of tasks and of faults: what is promised there alone is looked at often enough.
+struct Few {
+    /// It is that of the seeds which leave this remainder of `OF_SEEDS`.
+    rest: u64,
+    kinds: &'static [&'static str],
+    faults: &'static [Fault],
+}
+
+const FEW: [Few; 5] = [
+    Few {
+        rest: 6,
+        kinds: &["rw-lock"],
+        faults: &[],
+    },
+    Few {
+        rest: 9,
+        kinds: &["push", "work", "worker"],
+        faults: &[],
+    },
+    Few {
+        rest: 12,
+        kinds: &["lock-owner"],
+        faults: &[Fault::Leave],
+    },
+    Few {
+        rest: 14,
+        kinds: &["lease", "semaphore", "election", "leased-mutex"],
+        faults: &[Fault::Hush],
+    },
+    Few {
+        rest: 17,
+        kinds: &["lease", "semaphore", "election", "leased-mutex"],
+        faults: &[Fault::Leave, Fault::Slow],
+    },
+];
 const OF_SEEDS: u64 = 61;
 
 impl Plan {
@@ -245,7 +268,17 @@ impl Plan {
         // In some nothing fails but for a cause that is known: all the rest is promised to work.
         let gentle = random.u8(..5) == 0;
         let cause = [None, Some(Fault::Unreachable), Some(Fault::Hush)][random.usize(..3)];
+        // It came last: it is drawn apart, so that most seeds give what they gave before.
+        let mut apart = Rng::with_seed(seed ^ 0x736c_6f77);
         let mut faults = Fault::ALL.map(|fault| {
+            if fault == Fault::Slow {
+                let is_in = apart.u8(..8) == 0 && !calm && !gentle;
+                return if is_in {
+                    fault.most() * apart.f64()
+                } else {
+                    0.0
+                };
+            }
             let is_possible = if gentle {
                 HARMLESS.contains(&fault) || cause == Some(fault)
             } else {
@@ -287,30 +320,35 @@ impl Plan {
             by_readers: false,
             ids: false,
         };
-        let all = plan.kinds.iter_mut().zip(KINDS);
-        let (earlier, later): (Vec<_>, Vec<_>) = all.partition(|(_, name)| !LATER.contains(name));
-        for (is_in, name) in earlier {
-            *is_in = kind(&mut random, name);
+        for place in 0..EARLIER {
+            plan.kinds[place] = kind(&mut random, KINDS[place]);
         }
         (plan.by_workers, plan.by_readers) = (random.bool(), random.bool());
-        for (is_in, name) in later {
-            *is_in = kind(&mut random, name);
+        for place in EARLIER..KINDS.len() {
+            plan.kinds[place] = kind(&mut random, KINDS[place]);
         }
-        let quiet = QUIET.iter().find(|(rest, _)| seed % OF_SEEDS == *rest);
-        match quiet {
-            Some((_, kinds)) => plan.quiet(kinds),
+        let few = FEW.iter().find(|few| seed % OF_SEEDS == few.rest);
+        match few {
+            Some(few) => plan.with_few(few),
             None => plan,
         }
     }
 
-    /// The same with no faults, and with these kinds of tasks in several processes.
-    fn quiet(self, kinds: &[&str]) -> Self {
+    /// The same with these faults and kinds of tasks alone, in several processes.
+    fn with_few(mut self, few: &Few) -> Self {
+        for fault in Fault::ALL {
+            self.faults[fault as usize] = if few.faults.contains(&fault) {
+                fault.most()
+            } else {
+                0.0
+            };
+        }
         Self {
             programs: self.programs.max(2),
-            time: self.time.max(Duration::from_secs(30)),
+            tasks: self.tasks.max(4),
+            time: self.time.max(Duration::from_secs(120)),
             polls: false,
-            faults: [0.0; Fault::ALL.len()],
-            kinds: KINDS.map(|kind| kinds.contains(&kind)),
+            kinds: KINDS.map(|kind| few.kinds.contains(&kind)),
             by_readers: true,
             ..self
         }

@@ -22,6 +22,8 @@ register! { "deadlocks":
     M15 line_that_left_is_waited_for_no_more;
     M15 line_that_was_served_is_waited_for_no_more;
     M15 wait_that_was_dropped_is_no_cycle [Futures];
+    M15 wait_behind_another_that_was_dropped_is_no_cycle [Futures];
+    M15 cycle_of_waits_that_take_turns_ends_in_one_error;
     M15 attempt_of_a_branch_keeps_the_wait_of_another;
     M15 by_hand_it_ends_with_the_timeout;
     M15 transactions_in_opposite_order_end_in_one_error [Transactions];
@@ -316,6 +318,63 @@ async fn wait_that_was_dropped_is_no_cycle(cx: Context) {
     guard.unlock().await.unwrap();
     b.unlock().await.unwrap();
     free(&cx, &["a", "b"]).await;
+}
+
+async fn wait_behind_another_that_was_dropped_is_no_cycle(cx: Context) {
+    let (here, there) = (cx.backend().await, cx.backend().await);
+    let [one, other, third] = [(); 3].map(|()| LockOwner::new());
+    let a = one.lock(&*mutex(&here, "a")).await.unwrap();
+    let b = other.lock(&*mutex(&here, "b")).await.unwrap();
+    let c = third.lock(&*mutex(&there, "c")).await.unwrap();
+    let behind = mutex(&here, "a").on(&other);
+    let mut behind = Box::pin(behind.lock());
+    not_yet("granted although it is held", &mut behind).await;
+    // Two wait for the third owner now.
+    let wait = begin(&mutex(&here, "c"), &one);
+    let lock = cx.lock_id("c");
+    eventually("it waits", async || cx.locks(lock).await.waiting == 1).await;
+    // And one again, who does not hold this.
+    drop(behind);
+    let next = begin(&mutex(&there, "b"), &third);
+    let lock = cx.lock_id("b");
+    eventually("it waits", async || cx.locks(lock).await.waiting == 1).await;
+    b.unlock().await.unwrap();
+    for (guard, wait) in [(None, next), (Some(c), wait)] {
+        if let Some(guard) = guard {
+            guard.unlock().await.unwrap();
+        }
+        let guard = soon("granted", wait).await.unwrap().unwrap();
+        guard.unlock().await.unwrap();
+    }
+    a.unlock().await.unwrap();
+    free(&cx, &["a", "b", "c"]).await;
+}
+
+async fn cycle_of_waits_that_take_turns_ends_in_one_error(cx: Context) {
+    let few = || cx.connect(BackendOptions::default().waiters(1));
+    let (here, there) = (few().await.unwrap(), few().await.unwrap());
+    let elsewhere = cx.backend().await;
+    let mut kept = Vec::new();
+    for key in ["c", "d", "e", "f"] {
+        kept.push(mutex(&elsewhere, key).lock().await.unwrap());
+    }
+    let owners = [LockOwner::new(), LockOwner::new()];
+    let a = owners[0].lock(&*mutex(&here, "a")).await.unwrap();
+    let b = owners[1].lock(&*mutex(&there, "b")).await.unwrap();
+    let other = |backend, key| begin(&mutex(backend, key), &LockOwner::new());
+    // With three turns in each process, those of the cycle are not at the same time.
+    let mut others = vec![other(&here, "c")];
+    let one = begin(&mutex(&here, "b"), &owners[0]);
+    others.push(other(&here, "d"));
+    let two = begin(&mutex(&there, "a"), &owners[1]);
+    others.extend(["e", "f"].map(|key| other(&there, key)));
+    one_is_refused([one, two], [Some(a), Some(b)]).await;
+    for (guard, wait) in kept.into_iter().zip(others) {
+        guard.unlock().await.unwrap();
+        let guard = soon("granted", wait).await.unwrap().unwrap();
+        guard.unlock().await.unwrap();
+    }
+    free(&cx, &["a", "b", "c", "d", "e", "f"]).await;
 }
 
 async fn attempt_of_a_branch_keeps_the_wait_of_another(cx: Context) {

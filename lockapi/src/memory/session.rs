@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use super::{Database, State};
 use crate::driver::{BoxFuture, Call, Connection, Library, Listener, Rows, Script, Transaction};
 use crate::error::Failure;
+use crate::mutex::time_limit;
 
-/// How long a session waits for a lock until it times out.
+/// How long a session waits for a lock until it times out, unless the call tells how long.
 const SLICE: Duration = Duration::from_millis(200);
 
 /// A session of a database in memory.
@@ -92,7 +93,7 @@ impl Session {
     fn attempt(&self, call: Call<'_>) -> Option<Result<Rows, Failure>> {
         let shared = &self.database.shared;
         let activity = self.database.clock.activity();
-        let until = Instant::now() + SLICE;
+        let until = Instant::now() + time_limit(&call).unwrap_or(SLICE);
         let mut state = shared.lock();
         loop {
             if state.is_silent(self.id) {

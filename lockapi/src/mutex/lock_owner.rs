@@ -39,9 +39,9 @@ use crate::error::Result;
 ///   backend, is [`ErrorKind::Deadlock`](crate::ErrorKind::Deadlock) before anything is sent.
 /// - A cycle that goes through owners of other processes is detected by the process that closes it
 ///   before it waits, or within about a second; one of them gets the error. A wait is only visible to
-///   other processes once it has its turn on a connection for waiting
-///   ([`BackendOptions::waiters`](crate::BackendOptions::waiters)); without such connections it never
-///   is.
+///   other processes while it has its turn on a connection for waiting
+///   ([`BackendOptions::waiters`](crate::BackendOptions::waiters)): with more keys to wait for than connections it takes
+///   some turns until a cycle is detected; without such connections it never is.
 /// - After the error nothing of that wait is held. Guards that the owner held before stay valid:
 ///   release them, so that the others can continue, and start again.
 /// - A cycle through a lock that was taken without an owner is not detected, nor one that is closed by

@@ -43,7 +43,7 @@ pub(crate) use session::{
 };
 pub use set::{MutexSet, MutexSetGuard};
 pub use striped::Striped;
-pub(crate) use wait::Wait;
+pub(crate) use wait::{Wait, time_limit};
 
 /// The longest time that a lock can be waited for: PostgreSQL counts milliseconds in 32 bits.
 pub(crate) const LOCK_TIMEOUT_LIMIT: Duration = Duration::from_secs(24 * 24 * 3600);

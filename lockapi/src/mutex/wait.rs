@@ -1,8 +1,10 @@
 //! Waiting for a lock in the server's queue.
 
+use std::time::Duration;
+
 use super::lock_request::{LockAnswer, LockMode, token};
 use super::session::of_session;
-use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
+use crate::driver::{Call, Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::key::LockId;
 use crate::memory::ModelState;
@@ -18,6 +20,22 @@ pub struct Wait {
     pub millis: i64,
     /// The mark of the session that waits.
     pub session: i64,
+}
+
+/// How long the call waits for a lock in the server's queue, if it does.
+#[must_use]
+pub fn time_limit(call: &Call<'_>) -> Option<Duration> {
+    if call.name() != Wait::STATEMENT.name {
+        return None;
+    }
+    match call.query().1.into_iter().nth(2)? {
+        Value::Text(time) => time
+            .strip_suffix("ms")?
+            .parse()
+            .ok()
+            .map(Duration::from_millis),
+        _ => None,
+    }
 }
 
 impl Operation for Wait {

@@ -210,6 +210,7 @@ async fn audited(context: &Context) -> lockapi::Result<()> {
         Fault::FailOver,
         Fault::Promote,
         Fault::Task,
+        Fault::Slow,
     ];
     if !late.iter().any(|fault| context.plan.has(*fault)) {
         for letter in &dead {

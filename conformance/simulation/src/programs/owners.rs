@@ -57,7 +57,11 @@ pub(super) async fn run(context: Context) {
         let mut held: Vec<Box<dyn Any + Send>> = Vec::new();
         for wanted in wanted(&context) {
             let Some(guard) = take(&context, &owner, number, wanted).await else {
-                break;
+                // Some go on with the next one, and keep what they hold.
+                if context.coin() {
+                    break;
+                }
+                continue;
             };
             let holds = context.history.owns(number, wanted.key(), true);
             context.rest(Duration::from_millis(500)).await;

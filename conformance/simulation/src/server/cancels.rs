@@ -1,9 +1,7 @@
 //! Statements that are cancelled because their clients have left.
 
-use lockapi::driver::{Row, Rows, Value};
-use lockapi::{Failure, Report};
-
 use super::{Server, Statement};
+use lockapi::driver::{Row, Rows, Value};
 
 /// What tells a client which process its session has, and since when: here its number, and no time.
 const SETTINGS: &str = "engine.session_settings";
@@ -29,28 +27,22 @@ impl Server {
         for process in processes {
             let session = process.unsigned_abs();
             let mut state = self.lock();
-            let Some(it) = state.sessions.get_mut(&session) else {
+            let Some(it) = state.sessions.get(&session) else {
                 continue;
             };
-            let (left, abandoned) = (it.left, it.abandoned);
-            let running = it.running.take();
-            *state.struck.entry("cancelled").or_default() += u64::from(running.is_some());
+            let Some(running) = &it.running else {
+                continue;
+            };
+            let (left, number) = (it.left, running.number);
+            let what = running.statement.request.name();
+            *state.struck.entry("cancelled").or_default() += 1;
             drop(state);
-            let Some(running) = running else {
-                continue;
-            };
             let promise = "nothing is cancelled of whoever waits for it";
             self.runtime.looks_at(promise);
             if !left {
-                let what = running.statement.request.name();
                 self.runtime.violate(promise, what);
             }
-            let report = Report::new(Some("57014".to_owned()), "cancelled by a client");
-            self.answer(session, running.answer, Err(Failure::reported(report)));
-            if abandoned {
-                self.end(session, None);
-            }
-            self.go_on(session);
+            self.stop(session, number, ("57014", "cancelled by a client"));
         }
     }
 }

@@ -3,6 +3,7 @@
 mod cancels;
 mod row_locks;
 mod sessions;
+mod slow;
 mod transactions;
 
 use std::collections::BTreeMap;
@@ -69,8 +70,10 @@ pub(crate) struct Statement {
     pub(crate) needs: Needs,
     /// The holder whom it checks in.
     pub(crate) checks: Option<CheckIn>,
-    /// What it sets that of its session to.
-    pub(crate) lock_timeout: Option<Duration>,
+    /// What it sets those of its session to: how long statements wait for a row, and how long they take.
+    pub(crate) timeouts: Option<(Duration, Duration)>,
+    /// How long it waits for a lock.
+    pub(crate) waits_for: Option<Duration>,
     /// The processes whose statements it cancels.
     pub(crate) cancels: Vec<i64>,
 }
@@ -101,6 +104,8 @@ struct Running {
     statement: Statement,
     answer: Answer,
     number: u64,
+    /// It has not begun it yet.
+    slow: bool,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "each is of its own")]
@@ -121,6 +126,8 @@ struct Session {
     locks: bool,
     /// How long its statements wait for a row; zero is without an end.
     lock_timeout: Duration,
+    /// How long they take at most; zero is without an end.
+    statement_timeout: Duration,
     /// Its transaction has failed, and is to be rolled back.
     failed: bool,
     /// Who was checked in in its transaction.
@@ -204,6 +211,7 @@ impl Server {
         for session in silent {
             self.end(session, None);
         }
+        self.begin_slow();
         self.go_on(0);
     }
 

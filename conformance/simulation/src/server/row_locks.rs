@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use lockapi::{Failure, Report};
-
 use super::{Needs, RowKey, Server, State};
 
 /// Of so many keys of limits, and so many leases, the last that were used, some are locked.
@@ -141,22 +139,9 @@ impl Server {
         drop(state);
         let server = self.clone();
         self.runtime.after(limit, move |_| {
-            let mut state = server.lock();
-            let waits = state.waits_for_row(session);
-            let running = state.sessions.get_mut(&session).map(|it| &mut it.running);
-            let Some(running) = running.filter(|_| waits) else {
-                return;
-            };
-            let Some(running) = running.take_if(|it| it.number == number) else {
-                return;
-            };
-            let abandoned = state.sessions.get(&session).is_some_and(|it| it.abandoned);
-            drop(state);
-            let message = "canceling statement due to lock timeout";
-            let report = Report::new(Some("55P03".to_owned()), message);
-            server.answer(session, running.answer, Err(Failure::reported(report)));
-            if abandoned {
-                server.end(session, None);
+            if server.lock().waits_for_row(session) {
+                let message = "canceling statement due to lock timeout";
+                server.stop(session, number, ("55P03", message));
             }
         });
     }

@@ -12,7 +12,7 @@ use super::{
 use crate::plan::Fault;
 use crate::runtime::{ProgramId, Runtime};
 
-/// For how long a session waits for a lock before it tells its client so.
+/// For how long a session waits for a lock before it tells its client so, unless the statement tells how long.
 const SLICE: Duration = Duration::from_secs(1);
 /// After this time what came while a statement waits is looked at again.
 const BUSY: Duration = Duration::from_millis(1);
@@ -86,6 +86,7 @@ impl Server {
             silent: false,
             locks: false,
             lock_timeout: Duration::ZERO,
+            statement_timeout: Duration::ZERO,
             failed: false,
             checked: Vec::new(),
         };
@@ -176,7 +177,10 @@ impl Server {
             (answer, None)
         };
         let number = match message {
-            Message::Call(statement) => Some(self.begin_call(session, statement, answer)),
+            Message::Call(statement) => {
+                let slow = !fatal && self.strikes(Fault::Slow);
+                Some(self.begin_call(session, statement, answer, slow))
+            }
             Message::End { commits } => {
                 self.end_transaction_of(session, commits, answer);
                 None
@@ -190,34 +194,37 @@ impl Server {
             }
             return self.end(session, Some("57P01"));
         }
-        let Some(number) = number else {
-            return;
-        };
+        if let Some(number) = number {
+            self.bound(session, number);
+        }
+    }
+
+    /// A statement that has begun waits no longer than it may.
+    pub(super) fn bound(&self, session: u64, number: u64) {
         self.limit_wait(session, number);
+        let state = self.lock();
+        let running = state.sessions.get(&session).map(|it| &it.running);
+        let time = running.and_then(|it| it.as_ref()?.statement.waits_for);
+        drop(state);
         let server = self.clone();
-        self.runtime.after(SLICE, move |_| {
-            let state = server.lock();
-            let running = state
-                .sessions
-                .get(&session)
-                .and_then(|it| it.running.as_ref());
-            let same = running.is_some_and(|running| running.number == number);
-            drop(state);
-            if same {
+        self.runtime.after(time.unwrap_or(SLICE), move |_| {
+            if server.lock().runs(session, number) {
                 server.attempt(session, true);
             }
         });
     }
 
     /// A session has a statement to run; answers the number of that.
-    fn begin_call(&self, session: u64, statement: Statement, answer: Answer) -> u64 {
+    fn begin_call(&self, session: u64, statement: Statement, answer: Answer, slow: bool) -> u64 {
         let mut state = self.lock();
         state.next += 1;
         let number = state.next;
         state.note_keys(&statement.needs);
         let mut refused = None;
         if let Some(it) = state.sessions.get_mut(&session) {
-            it.lock_timeout = statement.lock_timeout.unwrap_or(it.lock_timeout);
+            if let Some(timeouts) = statement.timeouts {
+                (it.lock_timeout, it.statement_timeout) = timeouts;
+            }
             if it.failed {
                 refused = Some(answer);
             } else {
@@ -225,19 +232,21 @@ impl Server {
                     statement,
                     answer,
                     number,
+                    slow,
                 });
             }
         }
         drop(state);
         match refused {
             Some(answer) => self.refuse_in_failed(session, answer),
+            None if slow => self.delay_begin(session, number),
             None => self.attempt(session, false),
         }
         number
     }
 
     /// Runs what a session has to run, unless it has to wait.
-    fn attempt(&self, session: u64, late: bool) {
+    pub(super) fn attempt(&self, session: u64, late: bool) {
         let now = self.runtime.now();
         let mut state = self.lock();
         let at = clock(&state, now);
@@ -254,7 +263,7 @@ impl Server {
         let Some(it) = sessions.get_mut(&session) else {
             return;
         };
-        let Some(running) = it.running.take() else {
+        let Some(running) = it.running.take_if(|it| !it.slow) else {
             return;
         };
         let statement = &running.statement;

@@ -194,6 +194,7 @@ impl Locks {
         let mut effects = Effects::default();
         let mut table = self.lock();
         let changed = change(&mut table, &mut effects);
+        table.interrupt_outdated(&|| self.timer.now(), &mut effects);
         effects.lost.iter().for_each(|hold| hold.lose());
         drop(table);
         self.carry_out(effects);

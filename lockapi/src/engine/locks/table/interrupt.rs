@@ -8,6 +8,7 @@ use super::slot::Slot;
 use super::wait::Stage;
 use super::{LockTable, Now};
 use crate::engine::clock::Time;
+use crate::key::LockId;
 
 /// A wait that ends by itself within this time is not interrupted.
 const NEARLY: Duration = Duration::from_millis(20);
@@ -20,18 +21,43 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         &mut self,
         now: Now<'_>,
         session: usize,
-        in_line: bool,
         effects: &mut Effects<W, H, R>,
     ) {
         let Some(wait) = &self.sessions[session].wait else {
             return;
         };
+        // Whoever waits at the server keeps others out there.
         let wanted = self.slots.get(&wait.lock).and_then(Slot::wanted);
-        // Whoever waits at the server keeps others out there, and is told to wait for others by owners
-        // that hold something.
-        let in_the_way = wanted != Some(wait.mode) || wait.holding && in_line;
-        if in_the_way && wait.until > now() + NEARLY {
+        if wanted != Some(wait.mode) && wait.until > now() + NEARLY {
             self.interrupt(session, effects);
+        }
+    }
+
+    /// Interrupts the waits of which the server knows that they are for holders of locks, and which are so no more:
+    /// others would be told of cycles that there are not. To be called after each change.
+    pub(crate) fn interrupt_outdated(&mut self, now: Now<'_>, effects: &mut Effects<W, H, R>) {
+        let given_up = self.owners.take_given_up();
+        if given_up.is_empty() {
+            return;
+        }
+        for session in 1..self.sessions.len() {
+            let Some(wait) = &self.sessions[session].wait else {
+                continue;
+            };
+            let knows = |lock: &LockId| wait.holding.binary_search(lock).is_ok();
+            if wait.interrupted || !given_up.iter().any(knows) {
+                continue;
+            }
+            let queue = self.slots.get(&wait.lock).map(|slot| slot.queue.iter());
+            let owners = queue.into_iter().flatten().filter_map(|one| one.owner);
+            let held = self.held_behind(owners);
+            let is_outdated = wait
+                .holding
+                .iter()
+                .any(|it| held.binary_search(it).is_err());
+            if is_outdated && wait.until > now() + NEARLY {
+                self.interrupt(session, effects);
+            }
         }
     }
 

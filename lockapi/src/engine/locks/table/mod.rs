@@ -201,7 +201,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 self.slots.remove(&lock);
             }
             Phase::Waiting(session) => {
-                self.waiter_left(now, session, waiter.owner.is_some(), effects);
+                self.waiter_left(now, session, effects);
             }
             // The slot is removed when the answer that is under way finds no waiter.
             _ => {}
@@ -278,7 +278,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             return;
         };
         slot.failed = false;
-        slot.cycle_suspected = false;
+        slot.cycle_suspected = None;
         let fence = match (taken, slot.wanted()) {
             (LockAnswer::Taken(fence), Some(LockMode::Exclusive)) => fence,
             (LockAnswer::Shared, Some(LockMode::Shared)) => {

@@ -9,7 +9,12 @@ use crate::mutex::OwnerId;
 
 /// The owners that hold locks or wait for some.
 #[derive(Default)]
-pub(super) struct Owners(FxHashMap<OwnerId, Owner>);
+pub(super) struct Owners {
+    owners: FxHashMap<OwnerId, Owner>,
+    /// Locks whose owners gave them up, or stopped to wait while they held them: who waits at the server may wait for
+    /// them no more.
+    given_up: Vec<LockId>,
+}
 
 #[derive(Default)]
 struct Owner {
@@ -24,25 +29,34 @@ impl Owners {
         if let Some(owner) = waiter.owner
             && waiter.policy != WaitPolicy::NoWait
         {
-            self.0.entry(owner).or_default().waits.push(lock);
+            self.owners.entry(owner).or_default().waits.push(lock);
         }
     }
 
     /// A waiter is out of the queue of a lock.
     pub(super) fn stop_waiting<W>(&mut self, waiter: &Waiter<W>, lock: LockId) {
         if waiter.policy != WaitPolicy::NoWait {
+            let owner = waiter.owner.and_then(|owner| self.owners.get(&owner));
+            self.given_up
+                .extend(owner.into_iter().flat_map(|owner| &owner.holds));
             self.remove(waiter.owner, lock, |owner| &mut owner.waits);
         }
     }
 
     pub(super) fn hold(&mut self, owner: Option<OwnerId>, lock: LockId) {
         if let Some(owner) = owner {
-            self.0.entry(owner).or_default().holds.push(lock);
+            self.owners.entry(owner).or_default().holds.push(lock);
         }
     }
 
     pub(super) fn stop_holding(&mut self, owner: Option<OwnerId>, lock: LockId) {
+        self.given_up.extend(owner.map(|_| lock));
         self.remove(owner, lock, |owner| &mut owner.holds);
+    }
+
+    /// The locks that were given up since the last call.
+    pub(super) fn take_given_up(&mut self) -> Vec<LockId> {
+        std::mem::take(&mut self.given_up)
     }
 
     fn remove(
@@ -54,28 +68,28 @@ impl Owners {
         let Some(id) = owner else {
             return;
         };
-        if let Some(owner) = self.0.get_mut(&id) {
+        if let Some(owner) = self.owners.get_mut(&id) {
             let list = list(owner);
             if let Some(at) = list.iter().position(|one| *one == lock) {
                 list.swap_remove(at);
             }
             if owner.holds.is_empty() && owner.waits.is_empty() {
-                self.0.remove(&id);
+                self.owners.remove(&id);
             }
         }
     }
 
     fn waits(&self, owner: OwnerId) -> &[LockId] {
-        self.0.get(&owner).map_or(&[], |owner| &owner.waits)
+        self.owners.get(&owner).map_or(&[], |owner| &owner.waits)
     }
 
     fn holds(&self, owner: OwnerId) -> &[LockId] {
-        self.0.get(&owner).map_or(&[], |owner| &owner.holds)
+        self.owners.get(&owner).map_or(&[], |owner| &owner.holds)
     }
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.owners.is_empty()
     }
 }
 

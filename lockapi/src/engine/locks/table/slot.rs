@@ -76,8 +76,8 @@ pub(super) struct Slot<W, H> {
     pub(super) queue: Queue<W>,
     /// The last attempt to wait for it failed.
     pub(super) failed: bool,
-    /// The last wait for it would have closed a cycle.
-    pub(super) cycle_suspected: bool,
+    /// The turn of the last wait for it, if that would have closed a cycle.
+    pub(super) cycle_suspected: Option<u64>,
     /// How much of its turn the lock has used: the time for which sessions waited for it.
     pub(super) turn_used: Time,
     /// Since when this process holds it, one caller after the other, and the number of these callers.
@@ -93,7 +93,7 @@ impl<W, H> Slot<W, H> {
             phase: Phase::Trying,
             queue,
             failed: false,
-            cycle_suspected: false,
+            cycle_suspected: None,
             turn_used: Time::ZERO,
             kept: None,
         }

@@ -4,8 +4,12 @@
 //! Within a slice the server grants in the order of arrival; between slices a lock goes to the end of
 //! the server's queue. Locks that no session waits for have their turn in the order in which they
 //! came here: with `n` of them and `w` sessions each has [`SHORT_SLICE`] in the server's queue in any
-//! `SLICE + (n / w + 1) * (SHORT_SLICE + MAX_HELD)`. A release on the session that waits interrupts a
+//! `SLICE + (n / w + 1) * (SHORT_SLICE + MAX_HELD)`; with owners that hold something, of which half of the slices
+//! are longer, `SLICE` instead of `SHORT_SLICE`. A release on the session that waits interrupts a
 //! slice; then the same lock goes on, behind those who came to the server meanwhile.
+//!
+//! A cycle through another process can be seen only while both waits have their turn. With turns of one length, those of
+//! two processes may never meet. A longer slice of one waits until the other lock has its turn.
 
 use std::time::Duration;
 
@@ -23,6 +27,8 @@ const SLICE: Duration = Duration::from_secs(1);
 /// The longest while other locks wait for their turn: longer than other processes pass a lock on
 /// among themselves.
 const SHORT_SLICE: Duration = Duration::from_millis(250);
+/// One of so many turns of lock owners that hold something is longer while other locks wait for theirs.
+const LONG_TURNS: u64 = 2;
 /// How long a session that could not be opened is not used, beyond the time that this took.
 const DOWN: Duration = Duration::from_secs(1);
 /// The bounds of the pause between attempts when no session can wait, in milliseconds.
@@ -36,8 +42,8 @@ pub(super) struct Wait {
     pub(super) turn: u64,
     pub(super) since: Time,
     pub(super) until: Time,
-    /// Whether lock owners that hold other locks wait for this one.
-    pub(super) holding: bool,
+    /// The locks that are held by the lock owners which wait for this one, as the server knows them; in order.
+    pub(super) holding: Vec<LockId>,
     /// Whether an interrupt was requested.
     pub(super) interrupted: bool,
 }
@@ -100,7 +106,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         for waiter in slot.queue.iter_mut() {
             waiter.since.get_or_insert(now);
         }
-        self.enqueue(lock, now, None, effects);
+        // A cycle is looked for again before the other wait loses its turn.
+        let turn = slot.cycle_suspected;
+        self.enqueue(lock, now, turn, effects);
     }
 
     /// Queues the lock for a session that waits, or for polling if none can wait. A wait that was
@@ -175,7 +183,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 turn,
                 since: now,
                 until: now,
-                holding: false,
+                holding: Vec::new(),
                 interrupted: false,
             });
             self.wake_session(session, effects);
@@ -221,7 +229,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         });
         let longest = longest.max().unwrap_or(SLICE);
         let holding = self.held_behind(slot.queue.iter().filter_map(|waiter| waiter.owner));
-        let most = match (self.wanted.is_empty(), holding.is_empty()) {
+        let is_long =
+            self.wanted.is_empty() || !holding.is_empty() && self.random.u64(..LONG_TURNS) == 0;
+        let most = match (is_long, holding.is_empty()) {
             (false, _) => SHORT_SLICE,
             (true, true) => SLICE,
             // Sessions that wait for each other look for a cycle between two slices, and not at
@@ -234,7 +244,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             wait.stage = Stage::Begun;
             wait.since = now;
             wait.until = now + time;
-            wait.holding = !holding.is_empty();
+            wait.holding.clone_from(&holding);
         }
         Some(Slice {
             lock,
@@ -284,11 +294,11 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             }
             WaitOutcome::NotGranted => {
                 if let Some(slot) = self.slots.get_mut(&lock) {
-                    (slot.failed, slot.cycle_suspected) = (false, false);
+                    (slot.failed, slot.cycle_suspected) = (false, None);
                 }
                 self.end_turn(&wait, now(), effects);
             }
-            WaitOutcome::Cycle(held) => self.cycle(now, lock, &held, effects),
+            WaitOutcome::Cycle(held) => self.cycle(now, &wait, &held, effects),
             WaitOutcome::Failed(failure) => self.wait_failed(now(), lock, &failure, effects),
             WaitOutcome::Unopened => {
                 let now = now();
@@ -348,14 +358,15 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     fn cycle(
         &mut self,
         now: Now<'_>,
-        lock: LockId,
+        wait: &Wait,
         held: &[LockId],
         effects: &mut Effects<W, H, R>,
     ) {
+        let lock = wait.lock;
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;
         };
-        if !std::mem::replace(&mut slot.cycle_suspected, true) {
+        if slot.cycle_suspected.replace(wait.turn).is_none() {
             if slot.has_no_waiters() {
                 self.slots.remove(&lock);
             } else {
@@ -377,7 +388,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             let closes = slot
                 .queue
                 .take_out(|one| one.owner.is_some_and(|owner| owners.contains(&owner)));
-            slot.cycle_suspected = false;
+            slot.cycle_suspected = None;
             for waiter in closes {
                 self.owners.stop_waiting(&waiter, lock);
                 effects.answer_waiter(waiter, Answer::Failed(Reason::Deadlock));

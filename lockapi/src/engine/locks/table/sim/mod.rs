@@ -108,7 +108,9 @@ impl Sim {
     ) -> T {
         let mut effects = Effects::default();
         let now = self.now;
-        let changed = change(&mut self.processes[p].table, &|| now, &mut effects);
+        let table = &mut self.processes[p].table;
+        let changed = change(table, &|| now, &mut effects);
+        table.interrupt_outdated(&|| now, &mut effects);
         self.carry_out(p, effects);
         changed
     }
