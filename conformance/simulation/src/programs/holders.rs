@@ -22,10 +22,11 @@ const IN_THE_END: Duration = Duration::from_secs(60);
 fn held_until(context: &Context, kind: &str) -> (crate::runtime::Time, bool) {
     let most = most_held(context, kind);
     let is_long = most >= LONG;
-    let least = if is_long {
-        most
-    } else {
-        Duration::from_micros(10)
+    let least = match is_long {
+        true => most,
+        // So that much is held while a connection falls silent.
+        false if context.plan.has(Fault::Hush) => most / 4,
+        false => Duration::from_micros(10),
     };
     let time = context.runtime.between(least, most);
     (context.runtime.now() + time, is_long)
@@ -169,10 +170,15 @@ pub(super) fn patience(context: &Context) -> Duration {
 
 /// How long something is held.
 fn most_held(context: &Context, kind: &str) -> Duration {
+    let long = if context.plan.has(Fault::Hush) {
+        0.5
+    } else {
+        0.1
+    };
     match kind {
         "relay" => Duration::from_millis(30),
         // Longer than it lives unless it is renewed.
-        "lease" | "leased mutex" if context.runtime.happens(0.1) => Duration::from_secs(20),
+        "lease" | "leased mutex" if context.runtime.happens(long) => Duration::from_secs(20),
         "mutex" | "rw_lock" if context.runtime.happens(0.02) && !context.history.is_flawless() => {
             LONG
         }
