@@ -4,7 +4,7 @@
 use lockapi::driver::{Connection, Script};
 use lockapi::queue::{DeliveryState, Headers, ResultValue, Settled};
 use lockapi::suite::id::{ClaimWorker, ClaimedWorker, RenewWorker};
-use lockapi::suite::lease::{Acquire, Acquired, Release};
+use lockapi::suite::lease::{Acquire, Acquired, Release, Sweep, Take, Taken};
 use lockapi::suite::queue::{
     Ack, AckWithResult, CompleteAndClaim, FOR_EVER, NewJob, Push, ReadDeliveryState, Settle,
 };
@@ -251,4 +251,190 @@ fn f04_a_delivery_of_an_earlier_epoch_changes_nothing() {
     assert!(matches!(settled[..], [Settled::Done]), "{settled:?}");
     let acked = pollster::block_on(link.perform(&[ack])).expect("answered");
     assert_eq!(acked, [true], "in its own epoch");
+}
+
+/// What is asked for in three ways: alone, beside another lease, and as a permit.
+const WAYS: [&str; 3] = ["alone", "beside", "as a permit"];
+
+/// How much longer the slot 1 of this key is held, if it is not given, in microseconds.
+fn ask(link: &mut LibraryConnection, way: &str, lease: &Acquire) -> Option<i64> {
+    let mut acquire = |batch: &[Acquire]| {
+        let mut answers = pollster::block_on(link.perform(batch)).expect("answered");
+        match answers.remove(0) {
+            Acquired::Granted(_) => None,
+            Acquired::Held(left) => Some(left),
+        }
+    };
+    match way {
+        "alone" => return acquire(std::slice::from_ref(lease)),
+        "beside" => {
+            let other = Acquire {
+                key: format!("{} too", lease.key),
+                acquisition: lease.acquisition + 1,
+                ..lease.clone()
+            };
+            return acquire(&[lease.clone(), other]);
+        }
+        _ => {}
+    }
+    let take = Take {
+        namespace: lease.namespace.clone(),
+        key: lease.key.clone(),
+        permits: 1,
+        count: 1,
+        acquisition: lease.acquisition,
+        ttl: lease.ttl,
+        hold: lease.hold,
+        owner: lease.owner.clone(),
+        data: lease.data.clone(),
+    };
+    let mut answers = pollster::block_on(link.perform(&[take])).expect("answered");
+    match answers.remove(0) {
+        Taken::Granted { .. } => None,
+        Taken::Refused { held_for, .. } => Some(held_for),
+    }
+}
+
+/// The epoch began a minute ago, and whoever waits counts from 90 minutes ago on.
+#[test]
+fn a_lease_that_may_be_held_from_an_earlier_epoch_is_given_after_the_longer_time() {
+    const HOUR: i64 = 3_600_000_000;
+    const EPOCH: Script = Script::Run(
+        "UPDATE lockapi.epoch SET number = number + 40000, begun_at = pg_catalog.clock_timestamp() - interval '1 min',
+                waits_from = pg_catalog.clock_timestamp() - interval '90 min'",
+    );
+    let (url, _runtime) = crate::server();
+    let mut link = LibraryConnection::connect(Library::Sync, &url);
+    // When the lease was renewed, ends, was released and may be given, in seconds from now on; what is wanted, and how many minutes
+    // it is held from now on if it is not given.
+    for (renewed, expires, released, held, wanted, left) in [
+        (-10_800, -7200, "NULL", "NULL", 2 * HOUR, Some(29)),
+        (-10_800, -3600, "NULL", "NULL", HOUR, Some(29)),
+        (-10_800, -7200, "NULL", "NULL", HOUR, None),
+        (-10_800, -3600, "-9000", "NULL", HOUR, None),
+        (-10_800, -3600, "-9000", "NULL", 2 * HOUR, Some(29)),
+        // In this epoch.
+        (-10_800, -30, "-30", "NULL", 2 * HOUR, None),
+        (-10_800, 600, "-30", "600", 2 * HOUR, Some(9)),
+        (-30, -10, "NULL", "NULL", 2 * HOUR, None),
+        (-30, -20, "-20", "NULL", 2 * HOUR, None),
+        // Of before the clock was set back.
+        (3600, -30, "-30", "NULL", 2 * HOUR, Some(29)),
+        (-30, -30, "3600", "NULL", 2 * HOUR, Some(29)),
+    ] {
+        for way in WAYS {
+            let case = format!("{way}: {renewed} {expires} {released} {held} {wanted}");
+            let namespace = format!("n{:016x}", fastrand::u64(..));
+            let lease = Acquire {
+                namespace: namespace.clone(),
+                key: "it".to_owned(),
+                slot: 1,
+                acquisition: 1,
+                ttl: HOUR,
+                hold: 0,
+                owner: String::new(),
+                data: String::new(),
+            };
+            assert_eq!(ask(&mut link, "alone", &lease), None, "{case}");
+            let row = format!(
+                "UPDATE lockapi.lease
+                    SET renewed_at = now() + {renewed} * interval '1 s', expires_at = now() + {expires} * interval '1 s',
+                        released_at = now() + {released} * interval '1 s', held_until = now() + {held} * interval '1 s'
+                  WHERE namespace = '{namespace}'"
+            );
+            for script in [BEGIN, EPOCH, Script::Run(row.leak())] {
+                pollster::block_on(link.script(script)).expect("done");
+            }
+            let asked = Acquire {
+                acquisition: 2,
+                ttl: wanted,
+                ..lease
+            };
+            let told = ask(&mut link, way, &asked).map(|left| left / 60_000_000);
+            assert_eq!(told, left, "{case}");
+            pollster::block_on(link.script(Script::Rollback)).expect("done");
+        }
+    }
+}
+
+/// It may be another's, of whom the server has not heard.
+#[test]
+fn a_lease_that_no_epoch_knows_is_given_after_its_time() {
+    const HOUR: i64 = 3_600_000_000;
+    const EPOCH: Script = Script::Run(
+        "UPDATE lockapi.epoch SET number = number + 40000, begun_at = pg_catalog.clock_timestamp(),
+                waits_from = pg_catalog.clock_timestamp() - interval '90 min'",
+    );
+    let (url, _runtime) = crate::server();
+    let mut link = LibraryConnection::connect(Library::Sync, &url);
+    for (wanted, left) in [(HOUR, None), (2 * HOUR, Some(29))] {
+        for way in &WAYS[..2] {
+            let lease = Acquire {
+                namespace: format!("n{:016x}", fastrand::u64(..)),
+                key: "it".to_owned(),
+                slot: 1,
+                acquisition: 1,
+                ttl: wanted,
+                hold: 0,
+                owner: String::new(),
+                data: String::new(),
+            };
+            for script in [BEGIN, EPOCH] {
+                pollster::block_on(link.script(script)).expect("done");
+            }
+            let held = ask(&mut link, way, &lease).map(|left| left / 60_000_000);
+            assert_eq!(held, left, "{way}: {wanted}");
+            pollster::block_on(link.script(Script::Rollback)).expect("done");
+        }
+    }
+}
+
+/// The epoch began three days ago. Whoever had the lease before may have it for as long as its row shows.
+#[test]
+fn a_lease_of_an_earlier_epoch_is_swept_after_its_time() {
+    const DAY: i64 = 86_400;
+    let (url, _runtime) = crate::server();
+    let mut link = LibraryConnection::connect(Library::Sync, &url);
+    // From when on it counts; when the lease was renewed, ended and was released, in hours from now on.
+    for (waits, renewed, expires, released, swept) in [
+        (-72, -96, -48, "NULL", true),
+        (-72, -200, -48, "NULL", false),
+        (-72, -200, -48, "-48", true),
+        (0, -96, -48, "NULL", false),
+        // In this epoch.
+        (0, -60, -30, "NULL", true),
+        (0, -60, -20, "NULL", false),
+    ] {
+        let case = format!("{waits} {renewed} {expires} {released}");
+        let namespace = format!("n{:016x}", fastrand::u64(..));
+        let lease = Acquire {
+            namespace: namespace.clone(),
+            key: namespace.clone(),
+            slot: 1,
+            acquisition: 1,
+            ttl: DAY * 1_000_000,
+            hold: 0,
+            owner: String::new(),
+            data: String::new(),
+        };
+        assert_eq!(ask(&mut link, "alone", &lease), None, "{case}");
+        let change = format!(
+            "UPDATE lockapi.epoch
+                SET number = number + 40000, begun_at = now() - interval '72 h', waits_from = now() + {waits} * interval '1 h';
+             UPDATE lockapi.lease
+                SET renewed_at = now() + {renewed} * interval '1 h', expires_at = now() + {expires} * interval '1 h',
+                    released_at = now() + {released} * interval '1 h'
+              WHERE namespace = '{namespace}'"
+        );
+        for script in [BEGIN, Script::Run(change.leak())] {
+            pollster::block_on(link.script(script)).expect("done");
+        }
+        let sweep = Sweep {
+            after: (namespace.clone(), namespace, 0),
+            most: 1,
+        };
+        let answer = pollster::block_on(link.perform(&[sweep])).expect("answered");
+        assert_eq!(answer[0].deleted, i64::from(swept), "{case}");
+        pollster::block_on(link.script(Script::Rollback)).expect("done");
+    }
 }

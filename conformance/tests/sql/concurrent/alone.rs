@@ -301,13 +301,16 @@ fn simple_statements_do_what_they_are_for() {
         release(&[("a", "one")]),
         leases::acquire(&[("one", "a", 1)]),
     );
-    let (two, renewal) = (leases::acquire(&[("two", "a", 2)]), renew(&[("a", "two")]));
+    let [two, three] = [&[("two", "a", 2)], &[("three", "a", 3)]].map(|want| leases::acquire(want));
+    let renewal = renew(&[("a", "two")]);
     // A queue whose limit was taken away is like one that never had any.
     for step in [&one, &free, &ensure(A), &limit(2), &unlimit()] {
         side.run(step, &mut given);
     }
     for (step, name) in [
         (&two, "lease.acquire_one"),
+        // It is told how long that is.
+        (&three, "lease.acquire_one"),
         (&renewal, "lease.renew_one"),
         (&release(&[("a", "two")]), "lease.release_one"),
         (&take(A), "limit.take_one"),

@@ -405,6 +405,106 @@ fn only_the_acquisition_that_is_meant_is_given_back() {
     schedule.then(&peek(KEYS)).run();
 }
 
+/// So many requests by different acquisitions, in turn for each of the keys.
+fn acquire_many(many: i64, keys: &'static [&'static str]) -> Step {
+    let batch = move |side: &Side| {
+        let of = |(n, key): (i64, &&str)| Acquire {
+            namespace: side.namespace.clone(),
+            key: side.key(key),
+            slot: 0,
+            acquisition: n,
+            ttl: UNIT,
+            hold: 0,
+            owner: format!("owner {n}"),
+            data: String::new(),
+        };
+        let keys = keys.iter().cycle();
+        (10..10 + many).zip(keys).map(of).collect()
+    };
+    step(batch, |_, acquired| match acquired {
+        Acquired::Granted(_) => "granted".to_owned(),
+        Acquired::Held(left) => format!("held {}", minutes(left)),
+    })
+}
+
+#[test]
+fn of_many_requests_for_a_lease_the_first_takes_effect() {
+    let (first, freed) = (acquire(FIRST), release(MINE[0]));
+    for (many, keys) in [(100, KEYS), (3, &KEYS[..1])] {
+        let many = acquire_many(many, keys);
+        for before in [
+            &[] as &[&Step],
+            &[&first],
+            &[&first, &freed],
+            &[&first, &elapse(2)],
+        ] {
+            agree(Plans::Engine, &[before, &[&many, &peek(KEYS)]].concat());
+        }
+    }
+}
+
+#[test]
+fn requests_for_one_lease_skip_it_while_another_has_it() {
+    let before = [&acquire(FIRST), &elapse(2)];
+    let twice = acquire(&[("third", "a", 3), ("fourth", "a", 4)]);
+    for first in [acquire(SECOND), lock()] {
+        let meets = Meets::Skips("held 0; held 1");
+        let schedule = Schedule::new(&before, &first, &twice, meets);
+        schedule.then(&peek(KEYS)).run();
+    }
+}
+
+#[test]
+fn an_acquisition_that_is_repeated_after_its_end_has_a_new_token() {
+    for wants in [FIRST, &[("first", "a", 1), ("other", "b", 4)]] {
+        let (first, again) = (acquire(FIRST), acquire(wants));
+        for until in [&elapse(2), &release(MINE[0])] {
+            agree(Plans::Engine, &[&first, until, &again, &peek(KEYS)]);
+        }
+    }
+}
+
+/// Acquires these leases for five minutes, and at least so many.
+fn acquire_and_hold(keys: &'static [&'static str], least: i64) -> Step {
+    Arc::new(move |side: &mut Side| {
+        let of = |(n, key): (i64, &&str)| Acquire {
+            namespace: side.namespace.clone(),
+            key: side.key(key),
+            slot: 0,
+            acquisition: n,
+            ttl: 5 * UNIT,
+            hold: least * UNIT,
+            owner: format!("owner {n}"),
+            data: String::new(),
+        };
+        let batch: Vec<_> = (20..).zip(keys).map(of).collect();
+        let answers = side.perform(&batch);
+        let words = answers
+            .into_iter()
+            .zip(keys)
+            .map(|(answer, key)| match answer {
+                Acquired::Granted(fence) => side.larger("token", key, fence),
+                Acquired::Held(left) => format!("held {}", minutes(left)),
+            });
+        words.collect::<Vec<_>>().join("; ")
+    })
+}
+
+#[test]
+fn a_lease_that_is_released_early_is_held_for_its_minimum() {
+    let (first, freed) = (acquire(FIRST), release(MINE[0]));
+    for least in [0, 3] {
+        for keys in [&KEYS[..1], KEYS] {
+            let (held, release) = (acquire_and_hold(keys, least), release(&[("a", "a")]));
+            for third in THIRD {
+                let steps = [&held, &peek(KEYS), &release, &acquire(third), &peek(KEYS)];
+                agree(Plans::Engine, &steps);
+                agree(Plans::Engine, &[&[&first, &freed], &steps[..]].concat());
+            }
+        }
+    }
+}
+
 /// The lease ends now.
 fn end() -> Step {
     Arc::new(|side: &mut Side| {

@@ -15,7 +15,7 @@ use super::leases::{acquire, peek, release};
 use super::limits::{look, take};
 use super::queue::claim_and_reject;
 use super::queue_keys::{Key, push_key};
-use super::sides::{Plans, Side, Step, elapse, own_url, sql, step};
+use super::sides::{Plans, Side, Step, UNIT, elapse, own_url, sql, step};
 use super::{Meets, Schedule};
 
 /// A bit more than two days, and than a month, in minutes.
@@ -82,19 +82,24 @@ fn sweep_names() -> Step {
     step(batch, |_, swept| format!("{} swept", swept.deleted))
 }
 
-/// Several rows, made in another order than that of their keys, are swept in two parts.
+/// Several rows, made in another order than that of their keys, are swept in two parts, while they are new and later.
 ///
 /// The statements are planned as if no index were of use: a part of a table is what follows in the order of
 /// its keys, whatever the plan is.
-fn in_order(before: &[&Step], sweep: &dyn Fn((i64, i64)) -> Step) {
+fn in_order(before: &[&Step], later: i64, sweep: &dyn Fn((i64, i64)) -> Step) {
     let on = |mut side: Side, namespace: String| {
         side.namespace = namespace;
         let mut given = BTreeMap::new();
         for step in before {
             side.run(step, &mut given);
         }
-        let parts = [(0, 2), (2, 1)];
-        parts.map(|part| side.run(&sweep(part), &mut given))
+        let mut swept = Vec::new();
+        for minutes in [0, later] {
+            side.run(&elapse(minutes), &mut given);
+            let parts = [(0, 2), (2, 1)];
+            swept.push(parts.map(|part| side.run(&sweep(part), &mut given)));
+        }
+        swept
     };
     let namespace = format!("n{:016x}", fastrand::u64(..));
     let server = on(Side::server(own_url(), Plans::Scans), namespace.clone());
@@ -111,9 +116,8 @@ fn parts_of_tables_follow_their_keys() {
         &acquire(&[("3", "3", 3)]),
         &acquire(&[("1", "1", 1)]),
         &acquire(&[("2", "2", 2)]),
-        &elapse(TWO_DAYS),
     ];
-    in_order(&before, &|(after, most)| {
+    in_order(&before, TWO_DAYS, &|(after, most)| {
         let batch = move |side: &Side| {
             vec![lease::Sweep {
                 after: (side.namespace.clone(), side.key(&after.to_string()), 0),
@@ -122,8 +126,8 @@ fn parts_of_tables_follow_their_keys() {
         };
         step(batch, |_, swept| format!("{swept:?}"))
     });
-    let before = [&take(&["3"]), &take(&["1"]), &take(&["2"]), &elapse(60)];
-    in_order(&before, &|(after, most)| {
+    let before = [&take(&["3"]), &take(&["1"]), &take(&["2"])];
+    in_order(&before, 60, &|(after, most)| {
         let batch = move |side: &Side| {
             vec![limit::Sweep {
                 after: (side.namespace.clone(), side.key(&after.to_string())),
@@ -136,9 +140,8 @@ fn parts_of_tables_follow_their_keys() {
         &record(&[("3", 3)]),
         &record(&[("1", 1)]),
         &record(&[("2", 2)]),
-        &elapse(61),
     ];
-    in_order(&before, &|(after, most)| {
+    in_order(&before, 61, &|(after, most)| {
         let batch = move |side: &Side| {
             vec![SweepAnswers {
                 after: (side.namespace.clone(), side.key(&after.to_string())),
@@ -147,8 +150,8 @@ fn parts_of_tables_follow_their_keys() {
         };
         step(batch, |_, swept| format!("{swept:?}"))
     });
-    let before = [&note(&["3"]), &note(&["1"]), &note(&["2"]), &elapse(MONTH)];
-    in_order(&before, &|(after, most)| {
+    let before = [&note(&["3"]), &note(&["1"]), &note(&["2"])];
+    in_order(&before, MONTH, &|(after, most)| {
         let batch = move |side: &Side| {
             vec![SweepNotes {
                 after: lock_key(side, &after.to_string()),
@@ -157,13 +160,8 @@ fn parts_of_tables_follow_their_keys() {
         };
         step(batch, |_, swept| format!("{swept:?}"))
     });
-    let before = [
-        &check_in("3"),
-        &check_in("1"),
-        &check_in("2"),
-        &elapse(TWO_DAYS),
-    ];
-    in_order(&before, &|(after, most)| {
+    let before = [&check_in("3"), &check_in("1"), &check_in("2")];
+    in_order(&before, TWO_DAYS, &|(after, most)| {
         let batch = move |side: &Side| {
             vec![SweepMarks {
                 after: (side.namespace.clone(), after.to_string()),
@@ -172,6 +170,59 @@ fn parts_of_tables_follow_their_keys() {
         };
         step(batch, |_, swept| format!("{swept:?}"))
     });
+}
+
+/// The slots of a key, of which others have no more than the first.
+#[test]
+fn parts_of_leases_follow_their_slots() {
+    let acquire = |slot| {
+        let batch = move |side: &Side| {
+            vec![lease::Acquire {
+                namespace: side.namespace.clone(),
+                key: side.key("it"),
+                slot,
+                acquisition: slot,
+                ttl: UNIT,
+                hold: 0,
+                owner: String::new(),
+                data: String::new(),
+            }]
+        };
+        step(batch, |_, acquired| format!("{acquired:?}"))
+    };
+    let before = [&acquire(3), &acquire(1), &acquire(2)];
+    in_order(&before, TWO_DAYS, &|(after, most)| {
+        let batch = move |side: &Side| {
+            vec![lease::Sweep {
+                after: (side.namespace.clone(), side.key("it"), after),
+                most,
+            }]
+        };
+        step(batch, |_, swept| format!("{swept:?}"))
+    });
+}
+
+/// The model does not know the lease of the other namespace.
+#[test]
+fn a_lease_of_another_namespace_is_not_swept_with_one_of_the_same_key() {
+    let other = sql("
+        INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data, acquired_at, renewed_at,
+                                   expires_at, released_at)
+        VALUES ($n || ' too', $n || ' a', 0, 0, 0, '', '', 'epoch', 'epoch', 'epoch', 'epoch')");
+    let steps = [
+        acquire(&[("first", "a", 1)]),
+        elapse(TWO_DAYS),
+        other,
+        sweep_leases(),
+    ];
+    let on = |mut side: Side| {
+        side.namespace = format!("n{:016x}", fastrand::u64(..));
+        let mut given = BTreeMap::new();
+        let seen = steps.iter().map(|step| side.run(step, &mut given));
+        seen.collect::<Vec<_>>()
+    };
+    let server = on(Side::server(own_url(), Plans::Engine));
+    assert_eq!(server, on(Side::model()), "the server and the model");
 }
 
 fn skipped(before: &[&Step], first: &Step, sweep: &Step) -> Schedule {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockapi::queue::ResultValue;
+use lockapi::suite::lease::Acquire;
 use lockapi::suite::queue::{Ack, AckWithResult};
 use postgres::Client;
 
@@ -130,6 +131,33 @@ fn a_lease_is_as_long_as_it_is_wanted_after_a_wait() {
     // It waits for nobody who only changes the lease.
     let lock = "SELECT FROM lockapi.lease WHERE namespace = $n FOR UPDATE";
     are_later(&before, Some(lock), &complete("a", "first"), &[]);
+}
+
+/// Acquires both leases, with a minimum hold.
+fn acquire_both() -> Step {
+    let batch = |side: &Side| {
+        let of = |key: &str| Acquire {
+            namespace: side.namespace.clone(),
+            key: side.key(key),
+            slot: 0,
+            acquisition: fastrand::i64(1..),
+            ttl: 2 * UNIT,
+            hold: UNIT,
+            owner: key.to_owned(),
+            data: String::new(),
+        };
+        vec![of("a"), of("b")]
+    };
+    step(batch, |_, acquired| format!("{acquired:?}"))
+}
+
+#[test]
+fn a_lease_is_as_long_as_it_is_wanted_beside_one_that_another_creates() {
+    const NEW: &str = "
+        INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data, acquired_at, renewed_at,
+                                   expires_at, released_at)
+        VALUES ($n, $n || ' a', 0, 0, 0, '', '', 'epoch', 'epoch', 'epoch', 'epoch')";
+    are_later(&[], Some(NEW), &acquire_both(), &[]);
 }
 
 /// Completes the delivery `a`, of which the archive keeps a record.
