@@ -238,6 +238,15 @@ fn agree(plans: Plans, steps: &[&Step]) {
     assert_eq!(server, model, "the server and the model");
 }
 
+/// One session of a server does this, where the model knows nothing of it: what it answers.
+fn on_server(url: &'static str, steps: &[&Step]) -> Vec<String> {
+    let mut side = Side::server(url, Plans::Engine);
+    side.namespace = format!("n{:016x}", fastrand::u64(..));
+    let mut given = BTreeMap::new();
+    let seen = steps.iter().map(|step| side.run(step, &mut given));
+    seen.collect()
+}
+
 /// A session that runs a step on a thread of its own.
 struct Running {
     pid: i32,

@@ -11,7 +11,7 @@ use lockapi::suite::schedule::{
 
 use super::queue::{self, ack, cancel, claim, claim_and_reject, count, new_job, redrive, settle};
 use super::sides::{Place, Plans, Side, Step, UNIT, elapse, minutes, number, sql, step};
-use super::{Meets, Schedule, agree};
+use super::{Meets, Schedule, agree, on_server};
 
 fn name(side: &Side) -> Name {
     Name {
@@ -606,4 +606,113 @@ fn a_run_that_is_held_back_is_not_swept() {
         &look,
     ];
     agree(Plans::Engine, &steps);
+}
+
+/// As a node of `work` does, so many at most.
+fn sweep_part(most: i64) -> Step {
+    let batch = move |side: &Side| {
+        vec![SweepRuns {
+            name: name(side),
+            keep: UNIT,
+            most,
+        }]
+    };
+    step(batch, |_, swept| swept.to_string())
+}
+
+/// Its own scheduler, and those that have no task any more; the model has one scheduler alone.
+#[test]
+fn only_old_runs_that_have_ended_are_swept_and_no_more_than_are_wanted() {
+    const LEFT: &str =
+        "SELECT count(*) * 10 + (SELECT count(*) FROM lockapi.job_archive WHERE namespace = $n)
+                          FROM lockapi.task_run WHERE namespace IN ($n, $n || ' too')";
+    let tasks = sql(
+        "INSERT INTO lockapi.task (namespace, scheduler, name, version, next_at, enabled, every, timeout, misfire, misfire_most,
+                                   overlap, job, payload, max_attempts, priority)
+         SELECT r.namespace, r.scheduler, 'it', 1, NULL, true, 1000, 0, 0, 0, 1, 'job', '1', 1, 1
+           FROM (VALUES ($n, 'kept'), ($n, 'work'), ($n || ' too', 'gone')) AS r (namespace, scheduler)",
+    );
+    let runs = sql(
+        "INSERT INTO lockapi.task_run (job, decided, fire_at, fired_at, namespace, scheduler, task, fired_by)
+         SELECT CASE WHEN r.decided IS NULL THEN pg_catalog.nextval('lockapi.job_seq') END, r.decided, now() - r.n * interval '1 s',
+                now() - r.minutes * interval '1 min', r.namespace, r.scheduler, 'it', 'node'
+           FROM (VALUES (1, $n, 'work', 60, NULL), (2, $n, 'work', 61, 'skipped'), (3, $n, 'gone', 60, NULL),
+                        (4, $n, 'gone too', 60, NULL), (5, $n, 'zoo', 60, NULL), (6, $n, 'kept', 60, NULL),
+                        (7, $n || ' too', 'work', 60, NULL), (8, $n || ' too', 'other', 60, NULL), (9, $n, 'work', 60, 'held'),
+                        (10, $n, 'work', 0, NULL), (11, $n, 'a run', 60, NULL)) AS r (n, namespace, scheduler, minutes, decided)",
+    );
+    let jobs = sql(
+        "INSERT INTO lockapi.job (id, run_at, max_attempts, priority, namespace, queue, name, payload)
+         SELECT r.job, now(), 1, 2, $n, r.scheduler, 'job', '1' FROM lockapi.task_run AS r
+          WHERE r.namespace = $n AND r.scheduler = 'a run';
+         INSERT INTO lockapi.job_archive (id, status, run_at, created_at, attempt, max_attempts, priority, namespace, queue, name,
+                                          payload)
+         SELECT r.job, 'completed', now(), now(), 1, 1, 2, $n, r.scheduler, 'job', '1' FROM lockapi.task_run AS r
+          WHERE r.namespace = $n AND r.job IS NOT NULL AND r.scheduler <> 'a run'",
+    );
+    // Of the runs six stay, and two jobs of them are in the archive: that of a young run, and of a scheduler that has a task.
+    for (most, swept) in [(1, &["1"; 5][..]), (2, &["2", "2", "1"]), (10, &["5"])] {
+        let (sweep, left) = (sweep_part(most), number(LEFT, 62));
+        let mut steps = vec![&tasks, &runs, &jobs];
+        steps.extend(swept.iter().map(|_| &sweep));
+        steps.extend([&sweep, &left]);
+        let left = format!("{LEFT}: 62");
+        let mut expected = swept.to_vec();
+        expected.extend(["0", &left]);
+        assert_eq!(on_server(super::sides::url(), &steps)[3..], expected);
+    }
+}
+
+/// Those of others, of tasks that have no timeout, and those that nobody has begun stay; the model has one task alone.
+#[test]
+fn only_runs_of_the_scheduler_that_exceed_their_own_timeout_are_ended() {
+    const LEFT: &str = "SELECT count(*) FROM lockapi.job WHERE namespace IN ($n, $n || ' too')";
+    let tasks = sql(
+        "INSERT INTO lockapi.task (namespace, scheduler, name, version, next_at, enabled, every, timeout, misfire, misfire_most,
+                                   overlap, job, payload, max_attempts, priority)
+         SELECT r.namespace, r.scheduler, r.name, 1, NULL, true, 1000, r.minutes * 60000000, 0, 0, 1, 'job', '1', 1, 1
+           FROM (VALUES ($n, 'work', 'short', 2), ($n, 'work', 'long', 5), ($n, 'work', 'endless', 0), ($n, 'other', 'long', 1),
+                        ($n, 'other', 'endless', 1), ($n || ' too', 'work', 'long', 1)) AS r (namespace, scheduler, name, minutes)",
+    );
+    let jobs = sql(
+        "INSERT INTO lockapi.job (run_at, max_attempts, priority, namespace, queue, unique_key, name, payload, task, token, attempt,
+                                  started_at, errors)
+         SELECT now(), 25, 2, r.namespace, r.queue, r.queue || r.task, 'job', '1', r.task, r.token, r.attempt,
+                now() - interval '3 min', (SELECT jsonb_agg(jsonb_build_object('attempt', n)) FROM generate_series(1, r.attempt) AS n)
+           FROM (VALUES ($n, 'work', 'short', 1, 9), ($n, 'work', 'long', 1, 1), ($n, 'work', 'endless', 1, 1),
+                        ($n, 'work', 'none', 1, 1), ($n, 'other', 'short', 1, 1), ($n || ' too', 'work', 'short', 1, 1))
+                AS r (namespace, queue, task, token, attempt)",
+    );
+    let settled = sql(
+        "UPDATE lockapi.job SET task = 'short', unique_key = 'it', token = NULL WHERE namespace = $n AND task = 'none'",
+    );
+    let mut expected = vec!["1 expired".to_owned(), "0 expired".to_owned()];
+    expected.push(format!("{LEFT}: 5"));
+    let (expire, left) = (expire(), number(LEFT, 5));
+    let steps = [&tasks, &jobs, &settled, &expire, &expire, &left];
+    assert_eq!(on_server(super::sides::url(), &steps)[3..], expected);
+}
+
+#[test]
+fn a_run_that_is_ended_keeps_its_last_ten_errors() {
+    const KEPT: &str =
+        "SELECT pg_catalog.jsonb_array_length(errors) * 100 + (errors->0->>'attempt')::int8
+                          FROM lockapi.job_archive WHERE namespace = $n";
+    for (had, kept) in [(0, 101), (9, 1001), (10, 1002), (11, 1102)] {
+        let errors = format!(
+            "UPDATE lockapi.job
+                SET errors = (SELECT jsonb_agg(jsonb_build_object('attempt', n)) FROM generate_series(1, {had}) AS n)
+              WHERE namespace = $n"
+        );
+        let steps = [
+            &set(Overlap::Held, 2),
+            &fire(1),
+            &claim(1),
+            &sql(errors.leak()),
+            &elapse(3),
+            &expire(),
+            &number(KEPT, kept),
+        ];
+        agree(Plans::Engine, &steps);
+    }
 }

@@ -15,8 +15,8 @@ use super::leases::{acquire, peek, release};
 use super::limits::{look, take};
 use super::queue::claim_and_reject;
 use super::queue_keys::{Key, push_key};
-use super::sides::{Plans, Side, Step, UNIT, elapse, own_url, sql, step};
-use super::{Meets, Schedule};
+use super::sides::{Plans, Side, Step, UNIT, elapse, number, own_url, sql, step};
+use super::{Meets, Schedule, on_server};
 
 /// A bit more than two days, and than a month, in minutes.
 const TWO_DAYS: i64 = 2 * 1440 + 1;
@@ -303,4 +303,36 @@ fn a_name_that_somebody_notes_is_not_swept() {
     for first in [note(&["1"]), sweep_names(), lock, share] {
         skipped(&before, &first, &sweep_names()).run();
     }
+}
+
+/// A sweep deletes the keys of all namespaces, and the jobs of its own.
+#[test]
+fn archived_jobs_and_keys_are_swept_when_they_are_old() {
+    const LEFT: &str =
+        "SELECT count(*) * 10 + (SELECT count(*) FROM lockapi.push_key WHERE namespace = $n)
+                          FROM lockapi.job_archive WHERE namespace IN ($n, $n || ' too')";
+    let jobs = sql(
+        "INSERT INTO lockapi.job_archive (id, status, run_at, created_at, attempt, max_attempts, priority, namespace, queue, name,
+                                          payload, expires_at)
+         SELECT pg_catalog.nextval('lockapi.job_seq'), 'completed', now(), now(), 1, 1, 2, r.namespace, 'work', 'job', '1',
+                now() + r.minutes * interval '1 min'
+           FROM (VALUES ($n, -3), ($n, -1), ($n, -2), ($n, 5), ($n, NULL), ($n || ' too', -3)) AS r (namespace, minutes)",
+    );
+    let keys = sql(
+        "INSERT INTO lockapi.push_key (namespace, queue, key, job, created_at)
+         SELECT $n, 'work', r.hours::text, 1, now() - r.hours * interval '1 h'
+           FROM (VALUES (25), (23), (50), (49)) AS r (hours)",
+    );
+    let sweep = step(
+        |side| {
+            vec![SweepQueues {
+                namespace: side.namespace.clone(),
+                most: 2,
+            }]
+        },
+        |_, swept| swept.to_string(),
+    );
+    let steps = [&jobs, &keys, &sweep, &sweep, &sweep, &number(LEFT, 31)];
+    let left = format!("{LEFT}: 31");
+    assert_eq!(on_server(own_url(), &steps)[2..], ["2", "1", "0", &left]);
 }
