@@ -33,7 +33,7 @@ fn push(names: &'static [&'static str]) -> Step {
     })
 }
 
-fn admit() -> Step {
+pub(super) fn admit() -> Step {
     let batch = |side: &Side| {
         vec![Admit {
             name: name(side),

@@ -10,7 +10,7 @@ use lockapi::suite::schedule::{
 };
 
 use super::queue::{self, ack, cancel, claim, claim_and_reject, count, new_job, redrive, settle};
-use super::sides::{Place, Plans, Side, Step, UNIT, elapse, minutes, number, sql, step};
+use super::sides::{Place, Plans, Side, Step, UNIT, elapse, minutes, number, own_url, sql, step};
 use super::{Meets, Schedule, agree, on_server};
 
 fn name(side: &Side) -> Name {
@@ -659,7 +659,7 @@ fn only_old_runs_that_have_ended_are_swept_and_no_more_than_are_wanted() {
         let left = format!("{LEFT}: 62");
         let mut expected = swept.to_vec();
         expected.extend(["0", &left]);
-        assert_eq!(on_server(super::sides::url(), &steps)[3..], expected);
+        assert_eq!(on_server(own_url(), &steps)[3..], expected);
     }
 }
 

@@ -4,27 +4,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockapi::queue::Outcome;
-use lockapi::suite::queue::{DELETED, FOR_EVER, LimitRow, NewJob, Push, SetQueueLimit, Settle};
+use lockapi::suite::queue::{
+    Cancel, DELETED, FOR_EVER, LimitRow, NewJob, Push, SetQueueLimit, Settle,
+};
 
 use super::agree;
+use super::groups::admit;
 use super::queue::{claim, count, extend, nack, name, new_job, push, reject, settle, ticket};
 use super::sides::{Plans, Side, Step, UNIT, elapse, number, sql, step};
 
-/// Pushes the job `a`, which has many attempts.
-fn push_patient() -> Step {
-    Arc::new(|side: &mut Side| {
-        let job = NewJob {
-            max_attempts: 100,
-            ..new_job()
+/// Pushes a job like this for each of the names, each in a group of its own if this one is in a group.
+fn push_like(names: &'static [&'static str], job: NewJob) -> Step {
+    Arc::new(move |side: &mut Side| {
+        let of = |name: &&str| {
+            let mut job = job.clone();
+            if !job.group.is_empty() {
+                job.group.push_str(name);
+            }
+            job
         };
         let push = Push {
             namespace: side.namespace.clone(),
             queue: "work".to_owned(),
-            jobs: vec![job],
+            jobs: names.iter().map(of).collect(),
             topic: None,
         };
-        let id = side.perform(&[push])[0][0];
-        side.give("job a", id);
+        let ids = side.perform(&[push]).remove(0);
+        for (name, id) in names.iter().zip(ids) {
+            side.give(&format!("job {name}"), id);
+        }
         String::new()
     })
 }
@@ -51,7 +59,7 @@ fn of_many_outcomes_of_a_delivery_the_first_takes_effect() {
         |side| {
             let of = |n: usize| {
                 let outcome = if n < 2 { nack() } else { reject() };
-                let name = if n % 2 == 0 { "b" } else { "a" };
+                let name = if n.is_multiple_of(2) { "b" } else { "a" };
                 Settle::new(ticket(side, name), &outcome, FOR_EVER).expect("a statement")
             };
             (0..100).map(of).collect()
@@ -119,7 +127,11 @@ fn the_last_ten_errors_are_kept() {
                           FROM (SELECT errors, namespace FROM lockapi.job
                                  UNION ALL SELECT errors, namespace FROM lockapi.job_archive) AS j
                          WHERE namespace = $n";
-    let (push, claim, nack) = (push_patient(), claim(1), settle(&["a"], nack()));
+    let job = NewJob {
+        max_attempts: 100,
+        ..new_job()
+    };
+    let (push, claim, nack) = (push_like(&["a"], job), claim(1), settle(&["a"], nack()));
     let [nine, ten, eleven, twelve, thirteen] =
         [90_109, 100_110, 100_211, 100_312, 100_413].map(|seen| number(KEPT, seen));
     let mut steps = vec![&push];
@@ -160,6 +172,52 @@ fn what_has_ended_is_kept_for_as_long_as_is_wanted() {
     }
 }
 
+/// A job of two attempts.
+#[test]
+fn what_fails_at_its_last_attempt_is_a_dead_letter() {
+    let fails = settle(&["a"], nack());
+    for outcome in [
+        nack(),
+        reject(),
+        Outcome::Snooze(Duration::ZERO),
+        Outcome::Defer(Duration::ZERO),
+        Outcome::Release,
+        Outcome::Abandon,
+        Outcome::Extend(Duration::from_mins(1)),
+        Outcome::Ack,
+    ] {
+        let outcome = settle(&["a"], outcome);
+        let (push, claim, count) = (push(&["a"]), claim(1), count());
+        let steps = [&push, &claim, &outcome, &count];
+        agree(Plans::Engine, &steps);
+        let steps = [&push, &claim, &fails, &claim, &outcome, &count, &claim];
+        agree(Plans::Engine, &steps);
+    }
+}
+
+/// The number of one job, and the delivery of another.
+#[test]
+fn the_delivery_of_another_job_settles_nothing() {
+    let (push, claim) = (push(&["a", "b"]), claim(2));
+    for kind in 0..=7 {
+        let mixed = step(
+            move |side| {
+                let (mut mine, other) = (ticket(side, "a"), ticket(side, "b"));
+                mine.token = other.token;
+                vec![Settle {
+                    ticket: mine,
+                    kind,
+                    time: 0,
+                    error: String::new(),
+                    keep: FOR_EVER,
+                }]
+            },
+            |_, settled| format!("{settled:?}"),
+        );
+        agree(Plans::Engine, &[&push, &claim, &mixed, &count()]);
+    }
+}
+
 /// It was begun in time if it is snoozed, and was not if it is deferred.
 #[test]
 fn what_is_put_off_is_due_then_and_expires_or_not() {
@@ -181,13 +239,79 @@ fn what_is_put_off_is_due_then_and_expires_or_not() {
         (Outcome::Abandon, 11),
         (Outcome::Extend(half_an_hour), 11),
     ] {
+        for group in ["", "g"] {
+            let job = NewJob {
+                group: group.to_owned(),
+                ttl: 60 * UNIT,
+                ..new_job()
+            };
+            let steps = [
+                &push_like(&["a"], job),
+                &admit(),
+                &claim(1),
+                &settle(&["a"], outcome.clone()),
+                &number(STATE, state),
+                &count(),
+            ];
+            agree(Plans::Engine, &steps);
+        }
+    }
+}
+
+/// So they keep the order of their numbers.
+#[test]
+fn what_is_put_off_together_is_due_together() {
+    const DUE: &str = "SELECT count(DISTINCT coalesce(due_at, run_at)) * 10
+                              + bool_and(coalesce(due_at, run_at) > now() + interval '30 min')::int4
+                         FROM lockapi.job WHERE namespace = $n";
+    let later = Outcome::Nack {
+        error: "it failed".to_owned(),
+        after: Duration::from_mins(30),
+    };
+    for group in ["", "g"] {
+        let job = NewJob {
+            group: group.to_owned(),
+            ..new_job()
+        };
+        let names = &["a", "b", "c"];
         let steps = [
-            &super::queue::push_with_ttl(60),
-            &claim(1),
-            &settle(&["a"], outcome),
-            &number(STATE, state),
+            &push_like(names, job),
+            &admit(),
+            &claim(3),
+            &sql("BEGIN"),
+            &settle(names, later.clone()),
+            &number(DUE, 11),
+            &sql("COMMIT"),
             &count(),
         ];
         agree(Plans::Engine, &steps);
+    }
+}
+
+/// Cancels the job `a`, and keeps it for so long.
+fn cancel_and_keep(keep: i64) -> Step {
+    let batch = move |side: &Side| {
+        vec![Cancel {
+            name: name(side),
+            ids: vec![side.given("job a")],
+            keep,
+        }]
+    };
+    step(batch, |_, answer| {
+        format!("{} {}", answer.cancelled.len(), answer.locked.len())
+    })
+}
+
+#[test]
+fn only_what_is_named_is_cancelled_and_kept_for_as_long_as_is_wanted() {
+    const KEPT: &str = "SELECT count(*) * 10000 + coalesce(min(round(extract(epoch FROM expires_at - now()) / 60)), 999)::int8
+                          FROM lockapi.job_archive WHERE namespace = $n";
+    let task = sql("UPDATE lockapi.job SET task = 'it' WHERE namespace = $n");
+    for (keep, kept) in [(FOR_EVER, 10_999), (0, 10_000), (5 * UNIT, 10_005)] {
+        let (push, cancel) = (push(&["a", "b"]), cancel_and_keep(keep));
+        let steps = [&push, &cancel, &count(), &number(KEPT, kept), &cancel];
+        agree(Plans::Engine, &steps);
+        let kept = number(KEPT, 10_999);
+        agree(Plans::Engine, &[&push, &task, &cancel, &kept]);
     }
 }
