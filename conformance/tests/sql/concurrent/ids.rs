@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockapi::suite::id::{ClaimWorker, ClaimedWorker, NextBlock, ReleaseWorker, RenewWorker};
 
-use super::sides::{Plans, Side, Step, UNIT, elapse_ids, minutes, sql, step, url};
+use super::sides::{Plans, Side, Step, UNIT, elapse_ids, minutes, number, sql, step, url};
 use super::{Meets, Running, Schedule, agree};
 
 const HOUR: i64 = 60 * UNIT;
@@ -283,4 +283,53 @@ fn no_number_is_claimed_before_the_epoch_of_its_name() {
         |_, answer| matches!(answer, ClaimedWorker::TooEarly(_)).to_string(),
     );
     agree(Plans::Engine, &[&created, &early]);
+}
+
+/// Claims several numbers of `it` by these tokens at once.
+fn claim_together(tokens: &'static [i64]) -> Step {
+    let batch = move |side: &Side| {
+        let of = |token: &i64| ClaimWorker {
+            namespace: side.namespace.clone(),
+            name: "it".to_owned(),
+            worker_bits: 2,
+            sequence_bits: 12,
+            epoch: EPOCH,
+            token: *token,
+            ttl: HOUR,
+            reserve: 3_600_000,
+            least: 0,
+            owner: "owner".to_owned(),
+        };
+        tokens.iter().map(of).collect()
+    };
+    step(batch, |_, answer| match answer {
+        ClaimedWorker::Granted { worker, .. } => worker.to_string(),
+        other => format!("{other:?}"),
+    })
+}
+
+#[test]
+fn a_claim_leaves_the_end_of_numbers_that_others_have() {
+    let [one, two, three] = [1, 2, 3].map(|token| claim(2, token));
+    let (half, rest) = (elapse_ids(30), elapse_ids(40));
+    agree(Plans::Engine, &[&one, &half, &two, &rest, &three]);
+}
+
+#[test]
+fn after_the_clock_was_set_back_a_claim_leaves_what_is_of_others_and_what_it_repeats() {
+    const AHEAD: &str = "SELECT count(*) FROM lockapi.id_worker
+                          WHERE namespace = $n || ' too' AND renewed_at > now() + interval '10 min'";
+    let others = sql(
+        "INSERT INTO lockapi.id_space (namespace, name, worker_bits, sequence_bits, epoch)
+         SELECT namespace || ' too', name, worker_bits, sequence_bits, epoch FROM lockapi.id_space WHERE namespace = $n;
+         INSERT INTO lockapi.id_worker (namespace, name, worker, token, floor, owner, claimed_at, renewed_at, expires_at)
+         SELECT namespace || ' too', name, worker, token, floor, owner, claimed_at, renewed_at, expires_at
+           FROM lockapi.id_worker WHERE namespace = $n",
+    );
+    let (one, back, ahead) = (claim(2, 1), elapse_ids(-30), number(AHEAD, 1));
+    let (both, other) = (claim_together(&[1, 2]), claim(2, 2));
+    for claims in [&both, &other] {
+        let steps = [&one, &back, &others, claims, &ahead, &renew(1)];
+        agree(Plans::Engine, &steps);
+    }
 }

@@ -4,11 +4,16 @@ use std::sync::Arc;
 
 use lockapi::suite::lease::{Abandon, Acquire, Release, Take, Taken};
 
-use super::sides::{Side, Step, UNIT, elapse, minutes, sql, step};
-use super::{Meets, Schedule};
+use super::sides::{Plans, Side, Step, UNIT, elapse, minutes, sql, step};
+use super::{Meets, Schedule, agree};
 
 /// Takes slots of a key: how many there are, how many are wanted, the number of the acquisition.
 pub(super) fn take(permits: i64, count: i64, acquisition: i64) -> Step {
+    take_for(1, permits, count, acquisition)
+}
+
+/// For so many minutes.
+fn take_for(minutes_of: i64, permits: i64, count: i64, acquisition: i64) -> Step {
     Arc::new(move |side: &mut Side| {
         let take = Take {
             namespace: side.namespace.clone(),
@@ -16,7 +21,7 @@ pub(super) fn take(permits: i64, count: i64, acquisition: i64) -> Step {
             permits,
             count,
             acquisition,
-            ttl: UNIT,
+            ttl: minutes_of * UNIT,
             hold: 0,
             owner: "owner".to_owned(),
             data: String::new(),
@@ -132,4 +137,25 @@ fn slots_that_another_creates_are_waited_for() {
         Meets::WaitsAndRetries("refused true 0")
     });
     schedule.then(&take(2, 1, 3)).run();
+}
+
+/// The lease of the key, and the permits of another namespace, are others.
+#[test]
+fn who_is_refused_a_permit_is_told_when_one_of_the_key_ends() {
+    let others = sql("
+        INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data, acquired_at, renewed_at, expires_at)
+        SELECT $n || ' too', $n || ' pool', slot, 7, 9, '', '', now(), now(), now() + interval '2 min'
+          FROM generate_series(1, 2) AS slot");
+    let steps = [
+        &take(2, 2, 1),
+        &take_for(9, 2, 1, 1),
+        &take_for(5, 2, 1, 2),
+        &acquire(&[0]),
+        &others,
+        &take(2, 1, 3),
+        &elapse(6),
+        &take(2, 2, 4),
+        &take(2, 1, 5),
+    ];
+    agree(Plans::Engine, &steps);
 }

@@ -221,9 +221,9 @@ fn the_delivery_of_another_job_settles_nothing() {
 /// It was begun in time if it is snoozed, and was not if it is deferred.
 #[test]
 fn what_is_put_off_is_due_then_and_expires_or_not() {
-    // When it is due, whether it expires, and which attempt was the last.
-    const STATE: &str =
-        "SELECT round(extract(epoch FROM coalesce(due_at, run_at) - now()) / 60)::int8 * 100
+    // Whether it is parked, when it is due, whether it expires, and which attempt was the last.
+    const STATE: &str = "SELECT (due_at IS NOT NULL AND run_at > now() + interval '1000 years')::int4::int8 * 10000
+                                + round(extract(epoch FROM coalesce(due_at, run_at) - now()) / 60)::int8 * 100
                                 + (expires_at IS NOT NULL)::int4 * 10 + attempt
                            FROM lockapi.job WHERE namespace = $n";
     let half_an_hour = Duration::from_mins(30);
@@ -245,6 +245,8 @@ fn what_is_put_off_is_due_then_and_expires_or_not() {
                 ttl: 60 * UNIT,
                 ..new_job()
             };
+            let is_parked = !group.is_empty() && state >= 3000;
+            let state = state + i64::from(is_parked) * 10_000;
             let steps = [
                 &push_like(&["a"], job),
                 &admit(),
