@@ -44,18 +44,20 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             let Some(wait) = &self.sessions[session].wait else {
                 continue;
             };
+            // One look at all who wait is enough: the next one begins with what is true then.
+            let goes_on = wait.stage == Stage::Begun && !wait.interrupted;
             let knows = |lock: &LockId| wait.holding.binary_search(lock).is_ok();
-            if wait.interrupted || !given_up.iter().any(knows) {
+            if !goes_on || !given_up.iter().any(knows) || wait.until <= now() + NEARLY {
                 continue;
             }
             let queue = self.slots.get(&wait.lock).map(|slot| slot.queue.iter());
             let owners = queue.into_iter().flatten().filter_map(|one| one.owner);
             let held = self.held_behind(owners);
-            let is_outdated = wait
+            if wait
                 .holding
                 .iter()
-                .any(|it| held.binary_search(it).is_err());
-            if is_outdated && wait.until > now() + NEARLY {
+                .any(|it| held.binary_search(it).is_err())
+            {
                 self.interrupt(session, effects);
             }
         }

@@ -36,10 +36,12 @@ impl Owners {
     /// A waiter is out of the queue of a lock.
     pub(super) fn stop_waiting<W>(&mut self, waiter: &Waiter<W>, lock: LockId) {
         if waiter.policy != WaitPolicy::NoWait {
-            let owner = waiter.owner.and_then(|owner| self.owners.get(&owner));
-            self.given_up
-                .extend(owner.into_iter().flat_map(|owner| &owner.holds));
             self.remove(waiter.owner, lock, |owner| &mut owner.waits);
+            let owner = waiter.owner.and_then(|owner| self.owners.get(&owner));
+            // Another branch of it may still wait.
+            if let Some(owner) = owner.filter(|owner| !owner.waits.contains(&lock)) {
+                self.given_up.extend(&owner.holds);
+            }
         }
     }
 
