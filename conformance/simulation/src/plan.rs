@@ -151,6 +151,15 @@ impl Fault {
             _ => 1.0,
         }
     }
+
+    /// The probability for a number below 1 that was drawn.
+    fn probability(self, drawn: f64) -> f64 {
+        match self.most() {
+            // Of the moments at which something may begin to fail.
+            1.0 => drawn.max(0.1),
+            most => most * drawn * drawn,
+        }
+    }
 }
 
 /// What the tasks of programs do.
@@ -286,12 +295,7 @@ impl Plan {
             };
             let is_in = random.bool() && !calm && is_possible;
             let drawn = random.f64();
-            match fault.most() {
-                _ if !is_in => 0.0,
-                // Of the moments at which something may begin to fail.
-                1.0 => drawn.max(0.1),
-                most => most * drawn * drawn,
-            }
+            if is_in { fault.probability(drawn) } else { 0.0 }
         });
         // What follows from a clock that is set can be told from what was lost only where one of them is.
         let replaces = [Fault::FailOver, Fault::Promote].map(|fault| fault as usize);
@@ -329,16 +333,16 @@ impl Plan {
         }
         let few = FEW.iter().find(|few| seed % OF_SEEDS == few.rest);
         match few {
-            Some(few) => plan.with_few(few),
+            Some(few) => plan.with_few(few, apart.f64()),
             None => plan,
         }
     }
 
     /// The same with these faults and kinds of tasks alone, in several processes.
-    fn with_few(mut self, few: &Few) -> Self {
+    fn with_few(mut self, few: &Few, drawn: f64) -> Self {
         for fault in Fault::ALL {
             self.faults[fault as usize] = if few.faults.contains(&fault) {
-                fault.most()
+                fault.probability(drawn)
             } else {
                 0.0
             };

@@ -53,8 +53,9 @@ impl History {
         let trial = Trial {
             pushed_most: trying.most,
             most: trying.changed.unwrap_or(trying.most),
-            ttl: trying.ttl,
-            delay: trying.delay,
+            // The server counts whole microseconds.
+            ttl: trying.ttl.map(whole),
+            delay: whole(trying.delay),
             sent: Vec::new(),
             told: None,
             rejected: false,
@@ -249,4 +250,8 @@ impl History {
             self.runtime.violate("what is told is true", what);
         }
     }
+}
+
+fn whole(time: Duration) -> Duration {
+    time - Duration::from_nanos(u64::from(time.subsec_nanos() % 1000))
 }

@@ -116,7 +116,9 @@ async fn beside_looks<G, L: Future<Output = Result<Option<G>, Error>> + Send>(
         }
         loop {
             context.rest(Duration::from_millis(500)).await;
-            drop(context.outcome(look()).await);
+            // Some do not wait for the answer.
+            let patience = pin!(context.rest(Duration::from_millis(20)));
+            select(pin!(context.outcome(look())), patience).await;
         }
     };
     match select(pin!(context.outcome(locking)), pin!(looking)).await {
