@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use crate::driver::columns::{answers, batch_index, flag_rows, flags, ints, texts};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
@@ -159,17 +161,35 @@ impl Operation for Acquire {
     }
 
     fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Acquired>, Failure> {
-        // A request that was not the first for its slot in the batch has no row: it lost to one
-        // that now holds it for its whole time to live.
-        let mut answers: Vec<_> = batch.iter().map(|one| Acquired::Held(one.ttl)).collect();
+        let mut answers = vec![None; batch.len()];
         for mut row in rows {
             let at = batch_index(&mut row, batch.len())?;
-            answers[at] = match row.maybe_int(1)? {
+            answers[at] = Some(match row.maybe_int(1)? {
                 Some(fence) => Acquired::Granted(fence),
                 None => Acquired::Held(row.int(2)?),
-            };
+            });
         }
-        Ok(answers)
+        // A request that was not the first for its slot in the batch has no row: the slot is held by whoever holds it
+        // after the first.
+        let mut firsts = FxHashMap::default();
+        if answers.contains(&None) {
+            for (one, answer) in batch.iter().zip(&answers) {
+                let left = match answer {
+                    Some(Acquired::Granted(_)) => one.ttl,
+                    Some(Acquired::Held(left)) => *left,
+                    None => continue,
+                };
+                firsts.insert((&one.namespace, &one.key, one.slot), left);
+            }
+        }
+        let later = |one: &Self| {
+            let left = firsts.get(&(&one.namespace, &one.key, one.slot)).copied();
+            Acquired::Held(left.unwrap_or(one.ttl))
+        };
+        let answers = answers.into_iter().zip(batch);
+        Ok(answers
+            .map(|(answer, one)| answer.unwrap_or_else(|| later(one)))
+            .collect())
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {

@@ -448,7 +448,7 @@ fn requests_for_one_lease_skip_it_while_another_has_it() {
     let before = [&acquire(FIRST), &elapse(2)];
     let twice = acquire(&[("third", "a", 3), ("fourth", "a", 4)]);
     for first in [acquire(SECOND), lock()] {
-        let meets = Meets::Skips("held 0; held 1");
+        let meets = Meets::Skips("held 0; held 0");
         let schedule = Schedule::new(&before, &first, &twice, meets);
         schedule.then(&peek(KEYS)).run();
     }
