@@ -235,7 +235,9 @@ impl Connection for Client {
             cancels: cancels(&call),
             request: Request::new(call).into(),
         };
-        let answer = self.server.send(self.session, Message::Call(statement));
+        let answer = self
+            .server
+            .send(self.session, Message::Call(statement.into()));
         self.answered(answer).await
     }
 

@@ -324,12 +324,13 @@ impl Plan {
             by_readers: false,
             ids: false,
         };
-        for place in 0..EARLIER {
-            plan.kinds[place] = kind(&mut random, KINDS[place]);
+        let (earlier, later) = KINDS.split_at(EARLIER);
+        for (is_in, name) in plan.kinds.iter_mut().zip(earlier) {
+            *is_in = kind(&mut random, name);
         }
         (plan.by_workers, plan.by_readers) = (random.bool(), random.bool());
-        for place in EARLIER..KINDS.len() {
-            plan.kinds[place] = kind(&mut random, KINDS[place]);
+        for (is_in, name) in plan.kinds[EARLIER..].iter_mut().zip(later) {
+            *is_in = kind(&mut random, name);
         }
         let few = FEW.iter().find(|few| seed % OF_SEEDS == few.rest);
         match few {

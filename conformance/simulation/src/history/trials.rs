@@ -253,5 +253,5 @@ impl History {
 }
 
 fn whole(time: Duration) -> Duration {
-    time - Duration::from_nanos(u64::from(time.subsec_nanos() % 1000))
+    time.saturating_sub(Duration::from_nanos(u64::from(time.subsec_nanos() % 1000)))
 }

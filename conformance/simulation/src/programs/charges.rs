@@ -213,7 +213,8 @@ impl Own {
                     let promise = "who waits for permits is admitted";
                     self.context.runtime.violate(promise, what);
                 }
-                return Some(());
+                // What came too late is given back in a while, but for what is replenished until then.
+                return None;
             }
             Err(error) => {
                 self.failed(&error);

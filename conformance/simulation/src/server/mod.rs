@@ -53,7 +53,7 @@ pub(crate) struct SeenJob {
 
 /// What a client sends.
 pub(crate) enum Message {
-    Call(Statement),
+    Call(Box<Statement>),
     Script(Script),
     /// A transaction begins.
     Begin,
@@ -101,7 +101,7 @@ pub(crate) struct CheckIn {
 
 /// A statement that a session runs.
 struct Running {
-    statement: Statement,
+    statement: Box<Statement>,
     answer: Answer,
     number: u64,
     /// It has not begun it yet.

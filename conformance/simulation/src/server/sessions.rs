@@ -215,7 +215,13 @@ impl Server {
     }
 
     /// A session has a statement to run; answers the number of that.
-    fn begin_call(&self, session: u64, statement: Statement, answer: Answer, slow: bool) -> u64 {
+    fn begin_call(
+        &self,
+        session: u64,
+        statement: Box<Statement>,
+        answer: Answer,
+        slow: bool,
+    ) -> u64 {
         let mut state = self.lock();
         state.next += 1;
         let number = state.next;
