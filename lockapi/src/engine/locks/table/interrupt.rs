@@ -50,14 +50,10 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             if !goes_on || !given_up.iter().any(knows) || wait.until <= now() + NEARLY {
                 continue;
             }
-            let queue = self.slots.get(&wait.lock).map(|slot| slot.queue.iter());
-            let owners = queue.into_iter().flatten().filter_map(|one| one.owner);
-            let held = self.held_behind(owners);
-            if wait
-                .holding
-                .iter()
-                .any(|it| held.binary_search(it).is_err())
-            {
+            let slot = self.slots.get(&wait.lock).into_iter();
+            let held = self.held_behind(slot.flat_map(|slot| slot.queue.owners()));
+            let is_behind = |lock: &LockId| held.binary_search(lock).is_ok();
+            if !wait.holding.iter().all(is_behind) {
                 self.interrupt(session, effects);
             }
         }
@@ -75,6 +71,10 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         };
         wait.interrupted = true;
         state.interrupt_at = None;
+        if state.mark == 0 {
+            // It is not open, and looks before it sends the wait.
+            return;
+        }
         if std::mem::replace(&mut state.interrupting, true) {
             return;
         }

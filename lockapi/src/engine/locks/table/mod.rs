@@ -125,7 +125,10 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             policy,
         } = acquisition;
         let waits = policy != WaitPolicy::NoWait;
-        if waits && owner.is_some_and(|owner| self.closes_cycle(owner, lock)) {
+        let shares = mode == LockMode::Shared;
+        let closes_cycle =
+            |owner| self.closes_cycle(owner, lock) && !(shares && self.is_let_in(now, lock, owner));
+        if waits && owner.is_some_and(closes_cycle) {
             effects.answer(reply, Answer::Failed(Reason::Deadlock));
             return id;
         }
@@ -147,7 +150,8 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 slot.phase,
                 Phase::Trying | Phase::Releasing | Phase::Shared(_)
             );
-            if !waits && !may_be_free {
+            let is_behind = matches!(slot.phase, Phase::Shared(_)) && slot.queue.wants_alone();
+            if !waits && (!may_be_free || is_behind) {
                 effects.answer_waiter(waiter, Answer::Busy);
                 return id;
             }

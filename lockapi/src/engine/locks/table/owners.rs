@@ -85,7 +85,7 @@ impl Owners {
         self.owners.get(&owner).map_or(&[], |owner| &owner.waits)
     }
 
-    fn holds(&self, owner: OwnerId) -> &[LockId] {
+    pub(super) fn holds(&self, owner: OwnerId) -> &[LockId] {
         self.owners.get(&owner).map_or(&[], |owner| &owner.holds)
     }
 
@@ -98,6 +98,9 @@ impl Owners {
 impl<W, H, R> LockTable<W, H, R> {
     /// Whether an owner that waited for the lock would wait for itself.
     pub(super) fn closes_cycle(&self, owner: OwnerId, lock: LockId) -> bool {
+        if self.owners.holds(owner).is_empty() {
+            return false;
+        }
         let mut reached: FxHashSet<_> = [lock].into_iter().collect();
         let mut next = vec![lock];
         while let Some(lock) = next.pop() {
@@ -124,7 +127,7 @@ impl<W, H, R> LockTable<W, H, R> {
                     continue;
                 }
                 let waiting = self.slots.get(lock).into_iter();
-                let owners = waiting.flat_map(|slot| slot.queue.iter().filter_map(|one| one.owner));
+                let owners = waiting.flat_map(|slot| slot.queue.owners());
                 next.extend(owners.filter(|owner| reached.insert(*owner)));
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::slot::{WaitPolicy, Waiter};
-use crate::mutex::LockMode;
+use crate::mutex::{LockMode, OwnerId};
 
 /// The number of waiters that have left which may stay in a queue of any length.
 const FEW: usize = 32;
@@ -15,6 +15,8 @@ pub(super) struct Queue<W> {
     left: usize,
     /// How many of them have the policy `NoWait`.
     no_wait: usize,
+    /// How many of them want the lock alone.
+    alone: usize,
 }
 
 impl<W> Default for Queue<W> {
@@ -23,6 +25,7 @@ impl<W> Default for Queue<W> {
             waiters: VecDeque::new(),
             left: 0,
             no_wait: 0,
+            alone: 0,
         }
     }
 }
@@ -30,7 +33,24 @@ impl<W> Default for Queue<W> {
 impl<W> Queue<W> {
     pub(super) fn push(&mut self, waiter: Waiter<W>) {
         self.no_wait += usize::from(waiter.policy == WaitPolicy::NoWait);
+        self.alone += usize::from(waiter.mode == LockMode::Exclusive);
         self.waiters.push_back(waiter);
+    }
+
+    fn removed(&mut self, waiter: &Waiter<W>) {
+        self.no_wait -= usize::from(waiter.policy == WaitPolicy::NoWait);
+        self.alone -= usize::from(waiter.mode == LockMode::Exclusive);
+    }
+
+    /// Whether any of them wants the lock alone.
+    pub(super) fn wants_alone(&self) -> bool {
+        self.alone > 0
+    }
+
+    /// The owners of those who wait; an attempt that does not wait is in nobody's way.
+    pub(super) fn owners(&self) -> impl Iterator<Item = OwnerId> {
+        let waiting = self.iter().filter(|one| one.policy != WaitPolicy::NoWait);
+        waiting.filter_map(|one| one.owner)
     }
 
     /// The mode that the first waiter wants.
@@ -54,7 +74,7 @@ impl<W> Queue<W> {
     /// Takes the first out.
     pub(super) fn pop(&mut self) -> Option<Waiter<W>> {
         let first = self.waiters.pop_front()?;
-        self.no_wait -= usize::from(first.policy == WaitPolicy::NoWait);
+        self.removed(&first);
         self.prune();
         Some(first)
     }
@@ -66,7 +86,7 @@ impl<W> Queue<W> {
         let waiter = &mut self.waiters[at];
         let reply = Some(waiter.reply.take()?);
         let left = Waiter { reply, ..*waiter };
-        self.no_wait -= usize::from(left.policy == WaitPolicy::NoWait);
+        self.removed(&left);
         self.left += 1;
         self.prune();
         if self.left > FEW.max(self.waiters.len() / 2) {

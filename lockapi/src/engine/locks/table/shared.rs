@@ -55,6 +55,20 @@ impl<W, H, R> LockTable<W, H, R> {
         let mut readers = readers.take_while(|waiter| waiter.mode == LockMode::Shared);
         is_asked && readers.any(|waiter| waiter.owner == Some(owner))
     }
+
+    /// Whether an owner that asks now shares the lock at once, or after the server was asked for other waiters.
+    pub(super) fn is_let_in(&self, now: Now<'_>, lock: LockId, owner: OwnerId) -> bool {
+        let Some(slot) = self.slots.get(&lock) else {
+            return false;
+        };
+        let Phase::Shared(shared) = &slot.phase else {
+            return false;
+        };
+        // What the owner itself has is not let in again.
+        let is_own = self.owners.holds(owner).contains(&lock);
+        let is_closed = matches!(shared.admission, Admission::Closed(until) if now() < until);
+        !is_own && !is_closed && !slot.queue.wants_alone()
+    }
 }
 
 impl<W, H: Clone + Default, R> LockTable<W, H, R> {
@@ -84,6 +98,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
 
     /// Lets those in who are in front and want to share a lock that is shared.
     pub(super) fn admit(&mut self, now: Now<'_>, lock: LockId, effects: &mut Effects<W, H, R>) {
+        if self.closed {
+            return;
+        }
         let now = now();
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;

@@ -71,13 +71,21 @@ pub(super) struct Held<H> {
     pub(super) since: Time,
 }
 
+/// A cycle that was seen once.
+pub(super) struct Suspected {
+    /// The turn of the wait.
+    pub(super) turn: u64,
+    /// The locks held behind it that are in the cycle.
+    pub(super) held: Vec<LockId>,
+}
+
 pub(super) struct Slot<W, H> {
     pub(super) phase: Phase<H>,
     pub(super) queue: Queue<W>,
     /// The last attempt to wait for it failed.
     pub(super) failed: bool,
-    /// The turn of the last wait for it, if that would have closed a cycle.
-    pub(super) cycle_suspected: Option<u64>,
+    /// What the last wait for it found, if it would have closed a cycle.
+    pub(super) cycle_suspected: Option<Suspected>,
     /// How much of its turn the lock has used: the time for which sessions waited for it.
     pub(super) turn_used: Time,
     /// Since when this process holds it, one caller after the other, and the number of these callers.

@@ -294,6 +294,74 @@ fn a_reader_that_may_be_let_in_closes_no_cycle() {
 }
 
 #[test]
+fn a_reader_that_is_let_in_at_once_closes_no_cycle() {
+    let mut sim = two(1, 2);
+    let [reader, both] = [(); 2].map(|()| crate::mutex::LockOwner::new().id());
+    let shares = ask(&mut sim, 0, reader, LockMode::Shared);
+    let own = ask(&mut sim, 1, both, LockMode::Exclusive);
+    sim.run(MS * 50);
+    let waits = ask(&mut sim, 1, reader, LockMode::Exclusive);
+    let also = ask(&mut sim, 0, both, LockMode::Shared);
+    sim.run(MS * 50);
+    assert!(sim.holds(0, also), "nobody wants it alone");
+    for caller in [also, own] {
+        sim.end_one(0, caller);
+    }
+    sim.run(MS * 50);
+    assert!(sim.holds(0, waits));
+    for caller in [waits, shares] {
+        sim.end_one(0, caller);
+    }
+    sim.leaves_nothing();
+}
+
+#[test]
+fn an_attempt_that_does_not_wait_waits_for_nobody() {
+    let mut sim = two(1, 2);
+    let [reader, other] = [(); 2].map(|()| crate::mutex::LockOwner::new().id());
+    let shares = ask(&mut sim, 0, reader, LockMode::Shared);
+    let own = ask(&mut sim, 1, other, LockMode::Exclusive);
+    sim.run(MS * 50);
+    let tries = Acquisition {
+        lock: lock(0),
+        mode: LockMode::Shared,
+        owner: Some(other),
+        policy: WaitPolicy::NoWait,
+    };
+    let (now, mut effects) = (sim.now, Effects::default());
+    let table = &mut sim.processes[0].table;
+    let number = table.acquire(&|| now, tries, 99, &mut effects);
+    assert!(effects.answers.is_empty(), "the server is asked first");
+    assert_eq!(table.held_behind([reader]), [lock(0)]);
+    table.leave(&|| now, lock(0), number, &mut effects);
+    sim.carry_out(0, effects);
+    for caller in [shares, own] {
+        sim.end_one(0, caller);
+    }
+    sim.leaves_nothing();
+}
+
+#[test]
+fn nothing_is_granted_once_it_is_closed() {
+    let mut sim = two(1, 2);
+    let owners = [(); 3].map(|()| crate::mutex::LockOwner::new().id());
+    let reader = ask(&mut sim, 0, owners[0], LockMode::Shared);
+    sim.run(MS * 5);
+    assert!(sim.holds(0, reader));
+    for (owner, mode) in [
+        (owners[1], LockMode::Exclusive),
+        (owners[2], LockMode::Shared),
+    ] {
+        ask(&mut sim, 0, owner, mode);
+    }
+    let (now, mut effects) = (sim.now, Effects::default());
+    sim.processes[0].table.close_all(&|| now, &mut effects);
+    assert_eq!(effects.answers.len(), 2);
+    let refused = |answer: &Answer<_>| matches!(answer, Answer::Failed(Reason::Closed));
+    assert!(effects.answers.iter().all(|(_, answer)| refused(answer)));
+}
+
+#[test]
 fn an_attempt_of_one_branch_takes_no_wait_of_another_away() {
     let mut sim = two(1, 2);
     let owner = crate::mutex::LockOwner::new().id();

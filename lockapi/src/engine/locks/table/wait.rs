@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::effects::{Answer, Effects, Reason};
 use super::release::MAX_HELD;
-use super::slot::{Phase, Slot, WaitPolicy};
+use super::slot::{Phase, Slot, Suspected, WaitPolicy};
 use super::{LockTable, Now};
 use crate::engine::clock::Time;
 use crate::error::{ErrorKind, Failure};
@@ -107,7 +107,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             waiter.since.get_or_insert(now);
         }
         // A cycle is looked for again before the other wait loses its turn.
-        let turn = slot.cycle_suspected;
+        let turn = slot.cycle_suspected.as_ref().map(|seen| seen.turn);
         self.enqueue(lock, now, turn, effects);
     }
 
@@ -228,7 +228,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             WaitPolicy::Forever => SLICE,
         });
         let longest = longest.max().unwrap_or(SLICE);
-        let holding = self.held_behind(slot.queue.iter().filter_map(|waiter| waiter.owner));
+        let holding = self.held_behind(slot.queue.owners());
         let is_long =
             self.wanted.is_empty() || !holding.is_empty() && self.random.u64(..LONG_TURNS) == 0;
         let most = match (is_long, holding.is_empty()) {
@@ -290,6 +290,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             WaitOutcome::Failed(failure)
                 if wait.interrupted || failure.kind() == ErrorKind::Deadlock =>
             {
+                if let Some(slot) = self.slots.get_mut(&lock) {
+                    slot.cycle_suspected = None;
+                }
                 self.end_turn(&wait, now(), effects);
             }
             WaitOutcome::NotGranted => {
@@ -366,7 +369,18 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;
         };
-        if slot.cycle_suspected.replace(wait.turn).is_none() {
+        let before = slot.cycle_suspected.take();
+        let mut seen = held.to_vec();
+        seen.retain(|lock| {
+            before
+                .as_ref()
+                .is_some_and(|before| before.held.contains(lock))
+        });
+        if seen.is_empty() {
+            slot.cycle_suspected = Some(Suspected {
+                turn: wait.turn,
+                held: held.to_vec(),
+            });
             if slot.has_no_waiters() {
                 self.slots.remove(&lock);
             } else {
@@ -377,18 +391,18 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let owners: Vec<_> = self.slots.get(&lock).into_iter().collect();
         let owners: Vec<_> = owners
             .iter()
-            .flat_map(|slot| slot.queue.iter().filter_map(|waiter| waiter.owner))
+            .flat_map(|slot| slot.queue.owners())
             .filter(|owner| {
                 self.held_behind([*owner])
                     .iter()
-                    .any(|own| held.contains(own))
+                    .any(|own| seen.contains(own))
             })
             .collect();
         if let Some(slot) = self.slots.get_mut(&lock) {
-            let closes = slot
-                .queue
-                .take_out(|one| one.owner.is_some_and(|owner| owners.contains(&owner)));
-            slot.cycle_suspected = None;
+            let closes = slot.queue.take_out(|one| {
+                one.policy != WaitPolicy::NoWait
+                    && one.owner.is_some_and(|owner| owners.contains(&owner))
+            });
             for waiter in closes {
                 self.owners.stop_waiting(&waiter, lock);
                 effects.answer_waiter(waiter, Answer::Failed(Reason::Deadlock));
