@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use common::{Better, Report, SECONDS, Server, connect, median, plain, rate, runtime};
 use futures_util::future::join_all;
 use lockapi::Backend;
-use lockapi::BackendOptions;
 use lockapi::lease::LeaseOptions;
+use lockapi::{BackendOptions, LockOwner};
 use sqlx::postgres::{PgAdvisoryLock, PgPoolOptions};
 use sqlx::{Connection, PgConnection};
 use usage::{cpu_time, resident_bytes};
@@ -36,7 +36,7 @@ fn main() {
         report = one_core(report);
     }
     // On a worker, as the tasks of a service are.
-    let groups = ["distinct", "one_key", "held", "leases", "readers"].map(wanted);
+    let groups = ["distinct", "one_key", "held", "leases", "readers", "owners"].map(wanted);
     let report = runtime().block_on(async {
         tokio::spawn(all(report, groups))
             .await
@@ -60,7 +60,7 @@ fn one_core(mut report: Report) -> Report {
     })
 }
 
-async fn all(mut report: Report, groups: [bool; 5]) -> Report {
+async fn all(mut report: Report, groups: [bool; 6]) -> Report {
     let server = Server::start();
     let url = server.url();
     let backend = connect(url).await;
@@ -82,6 +82,9 @@ async fn all(mut report: Report, groups: [bool; 5]) -> Report {
     }
     if groups[4] {
         readers(&mut report, &backend, url).await;
+    }
+    if groups[5] {
+        owners(&mut report, &backend).await;
     }
     report
 }
@@ -173,6 +176,48 @@ async fn distinct(report: &mut Report, backend: &Arc<dyn Backend>, url: &str, ta
         "PgAdvisoryLock over a pool of 16",
         Better::Higher,
     );
+}
+
+/// Many lock owners, each of which holds a lock of its own, that read under one key at once, against as many without an
+/// owner: what looking for deadlocks costs. It grows with their number and not with its square.
+async fn owners(report: &mut Report, backend: &Arc<dyn Backend>) {
+    for owners in [500, 2000] {
+        let (mut theirs, mut plain) = (Vec::new(), Vec::new());
+        let owned: Vec<LockOwner> = (0..owners).map(|_| LockOwner::new()).collect();
+        let mut held = Vec::new();
+        for (number, owner) in owned.iter().enumerate() {
+            let mutex = backend
+                .mutex(format!("bench/owned/{number}"))
+                .expect("a mutex");
+            held.push(owner.lock(&*mutex).await.expect("a free lock"));
+        }
+        for _ in 0..5 {
+            let rw_lock = backend.rw_lock("bench/owners").expect("a lock");
+            let start = Instant::now();
+            let guards = join_all(owned.iter().map(|owner| {
+                let rw_lock = rw_lock.on(owner);
+                async move { rw_lock.read().await.expect("the lock") }
+            }));
+            drop(guards.await);
+            theirs.push(start.elapsed().as_secs_f64() * 1e3);
+            let start = Instant::now();
+            let guards = join_all(owned.iter().map(|_| async {
+                let guard = rw_lock.read().await;
+                guard.expect("the lock")
+            }));
+            drop(guards.await);
+            plain.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        drop(held);
+        report.add(
+            &format!("rw_lock.owners.{owners}"),
+            "ms",
+            median(theirs),
+            median(plain),
+            "readers without an owner",
+            Better::Lower,
+        );
+    }
 }
 
 /// Many tasks that read under one key, against shared locks of the server over a pool of 16.

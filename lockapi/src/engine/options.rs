@@ -62,9 +62,10 @@ impl BackendOptions {
     }
 
     /// The number of connections that wait for mutexes which other processes hold, 4 by default, at
-    /// most 64. They are opened when needed. Further keys take turns of 250 ms on them. With 0 all
-    /// waits poll: then there is no order between processes, a wait beside a busy process may be long,
-    /// and deadlocks with other processes are not detected.
+    /// most 64. They are opened when needed. Further keys take turns of 250 ms on them, some of up to 0.8
+    /// s where a [`LockOwner`](crate::LockOwner) waits that holds something. With 0 all waits poll: then
+    /// there is no order between processes, a wait beside a busy process may be long, and deadlocks with
+    /// other processes are not detected.
     #[must_use]
     pub fn waiters(mut self, connections: usize) -> Self {
         self.waiters = connections;

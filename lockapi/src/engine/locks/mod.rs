@@ -191,10 +191,8 @@ impl Locks {
     /// Changes the table, and then carries out the effects. A hold is marked as lost before the table is
     /// unlocked; everything else comes after that, because it may run code of the program.
     fn with<T>(&self, change: impl FnOnce(&mut Table, &mut TableEffects) -> T) -> T {
-        let mut effects = Effects::default();
         let mut table = self.lock();
-        let changed = change(&mut table, &mut effects);
-        table.interrupt_outdated(&|| self.timer.now(), &mut effects);
+        let (changed, effects) = table.change(&|| self.timer.now(), change);
         effects.lost.iter().for_each(|hold| hold.lose());
         drop(table);
         self.carry_out(effects);

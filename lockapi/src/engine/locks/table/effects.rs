@@ -68,8 +68,9 @@ pub(crate) enum Reason {
     Failure(Failure),
 }
 
-impl<W, H, R> Default for Effects<W, H, R> {
-    fn default() -> Self {
+impl<W, H, R> Effects<W, H, R> {
+    /// For [`change`](super::LockTable::change) alone.
+    pub(super) fn new() -> Self {
         Self {
             answers: Vec::new(),
             releases: Vec::new(),
@@ -82,9 +83,7 @@ impl<W, H, R> Default for Effects<W, H, R> {
             unopened: 0,
         }
     }
-}
 
-impl<W, H, R> Effects<W, H, R> {
     pub(super) fn answer(&mut self, reply: W, answer: Answer<H>) {
         self.answers.push((reply, answer));
     }

@@ -34,8 +34,8 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     }
 
     /// Interrupts the waits of which the server knows that they are for holders of locks, and which are so no more:
-    /// others would be told of cycles that there are not. To be called after each change.
-    pub(crate) fn interrupt_outdated(&mut self, now: Now<'_>, effects: &mut Effects<W, H, R>) {
+    /// others would be told of cycles that there are not.
+    pub(super) fn interrupt_outdated(&mut self, now: Now<'_>, effects: &mut Effects<W, H, R>) {
         let given_up = self.owners.take_given_up();
         if given_up.is_empty() {
             return;

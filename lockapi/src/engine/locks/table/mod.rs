@@ -6,7 +6,8 @@
 //! When more locks are wanted than sessions can wait, they take turns, slice by slice. A session that
 //! holds a lock may wait for another: a release then interrupts the wait.
 //!
-//! The table gets the requests of callers and the answers of the server, and returns [`Effects`]. Workers
+//! The table gets the requests of callers and the answers of the server; a [`change`](LockTable::change) returns
+//! [`Effects`]. Workers
 //! fetch what their session does next with [`next`](LockTable::next). The time comes in from outside.
 
 mod effects;
@@ -107,6 +108,18 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             closed: false,
             limits,
         }
+    }
+
+    /// Changes the table, and returns what has to be done once it is unlocked.
+    pub(crate) fn change<T>(
+        &mut self,
+        now: Now<'_>,
+        change: impl FnOnce(&mut Self, &mut Effects<W, H, R>) -> T,
+    ) -> (T, Effects<W, H, R>) {
+        let mut effects = Effects::new();
+        let changed = change(self, &mut effects);
+        self.interrupt_outdated(now, &mut effects);
+        (changed, effects)
     }
 
     /// A caller requests a lock. Returns the number with which it can [leave](Self::leave).

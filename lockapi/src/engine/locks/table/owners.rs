@@ -103,14 +103,19 @@ impl<W, H, R> LockTable<W, H, R> {
         }
         let mut reached: FxHashSet<_> = [lock].into_iter().collect();
         let mut next = vec![lock];
+        let mut admitted = FxHashMap::default();
         while let Some(lock) = next.pop() {
             for holder in self.holders(lock) {
                 if holder == owner {
                     return true;
                 }
-                let wanted = self.owners.waits(holder).iter().copied();
-                let wanted = wanted.filter(|wanted| !self.may_be_admitted(*wanted, holder));
-                next.extend(wanted.filter(|wanted| reached.insert(*wanted)));
+                for wanted in self.owners.waits(holder) {
+                    let readers = admitted.entry(*wanted);
+                    let readers = readers.or_insert_with(|| self.may_be_admitted(*wanted));
+                    if !readers.contains(&holder) && reached.insert(*wanted) {
+                        next.push(*wanted);
+                    }
+                }
             }
         }
         false

@@ -67,6 +67,12 @@ impl<W> Queue<W> {
         self.waiters.iter().filter(|waiter| waiter.reply.is_some())
     }
 
+    /// Those who want to share the lock, before any that wants it alone.
+    pub(super) fn readers_in_front(&self) -> impl Iterator<Item = &Waiter<W>> {
+        self.iter()
+            .take_while(|waiter| waiter.mode == LockMode::Shared)
+    }
+
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Waiter<W>> {
         self.waiters.iter_mut()
     }

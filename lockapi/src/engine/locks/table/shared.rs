@@ -5,6 +5,8 @@
 //! server are not visible from here, so while the lock is shared the server is queried now and then; if
 //! there is a waiter, no further caller is admitted.
 
+use rustc_hash::FxHashSet;
+
 use super::effects::{Answer, Effects, Granted, Reason};
 use super::release::MAX_HELD;
 use super::session::Command;
@@ -41,19 +43,16 @@ enum Admission {
 }
 
 impl<W, H, R> LockTable<W, H, R> {
-    /// Whether an owner wants to share a lock that is shared, and is let in unless the server, which is being asked, tells
+    /// The owners that want to share a lock that is shared, and are let in unless the server, which is being asked, tells
     /// of other waiters.
-    pub(super) fn may_be_admitted(&self, lock: LockId, owner: OwnerId) -> bool {
-        let Some(slot) = self.slots.get(&lock) else {
-            return false;
-        };
-        let is_asked = match &slot.phase {
+    pub(super) fn may_be_admitted(&self, lock: LockId) -> FxHashSet<OwnerId> {
+        let is_asked = |slot: &&Slot<W, H>| match &slot.phase {
             Phase::Shared(shared) => shared.admission == Admission::Checking,
             _ => false,
         };
-        let readers = slot.queue.iter();
-        let mut readers = readers.take_while(|waiter| waiter.mode == LockMode::Shared);
-        is_asked && readers.any(|waiter| waiter.owner == Some(owner))
+        let slot = self.slots.get(&lock).filter(is_asked).into_iter();
+        let readers = slot.flat_map(|slot| slot.queue.readers_in_front());
+        readers.filter_map(|waiter| waiter.owner).collect()
     }
 
     /// Whether an owner that asks now shares the lock at once, or after the server was asked for other waiters.
@@ -195,8 +194,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let Some(slot) = self.slots.get(&lock) else {
             return;
         };
-        let readers = slot.queue.iter();
-        let readers = readers.take_while(|waiter| waiter.mode == LockMode::Shared);
+        let readers = slot.queue.readers_in_front();
         let readers: Vec<_> = readers.map(|waiter| (waiter.id, waiter.owner)).collect();
         for (id, owner) in readers {
             if owner.is_some_and(|owner| self.closes_cycle(owner, lock))

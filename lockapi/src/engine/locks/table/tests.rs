@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::sim::{Caller, MS, Sim, lock, two};
+use super::sim::{Caller, MS, Sim, ended, lock, two};
 use super::*;
+use crate::failure::{Failure, Report};
 
 /// So many as `LOCKAPI_SEEDS` says, or the one in `LOCKAPI_SEED`.
 fn seeds() -> std::ops::Range<u64> {
@@ -203,46 +204,142 @@ fn ask(sim: &mut Sim, key: i64, owner: crate::mutex::OwnerId, mode: LockMode) ->
     caller
 }
 
-#[test]
-fn a_cycle_is_one_that_is_seen_twice() {
-    let mut sim = two(1, 2);
-    let owner = crate::mutex::LockOwner::new().id();
-    let theirs = sim.wait_in(1, 1, LockMode::Exclusive);
-    sim.run(MS * 20);
-    let ask = |sim: &mut Sim, key| ask(sim, key, owner, LockMode::Exclusive);
-    let own = ask(&mut sim, 0);
-    sim.run(MS * 20);
-    assert!(sim.holds(0, own));
-    let waits = ask(&mut sim, 1);
-    let sees = |sim: &mut Sim| {
-        let until = sim.now + Duration::from_secs(1);
-        while sim.now < until {
-            sim.work(0, 0);
-            let next = sim.change(0, |table, now, effects| {
+/// An owner of the first program that holds the locks 0 and 2, and waits for lock 1 of the other program. The test plays
+/// its session that waits.
+struct Suspect {
+    sim: Sim,
+    theirs: u64,
+    own: [u64; 2],
+    waits: u64,
+}
+
+impl Suspect {
+    fn new() -> Self {
+        let mut sim = two(1, 3);
+        let owner = crate::mutex::LockOwner::new().id();
+        let theirs = sim.wait_in(1, 1, LockMode::Exclusive);
+        sim.run(MS * 20);
+        let own = [0, 2].map(|key| ask(&mut sim, key, owner, LockMode::Exclusive));
+        sim.run(MS * 20);
+        assert!(own.iter().all(|own| sim.holds(0, *own)));
+        let waits = ask(&mut sim, 1, owner, LockMode::Exclusive);
+        Self {
+            sim,
+            theirs,
+            own,
+            waits,
+        }
+    }
+
+    /// The session begins to wait.
+    fn begins(&mut self) {
+        let until = self.sim.now + Duration::from_secs(1);
+        while self.sim.now < until {
+            self.sim.work(0, 0);
+            let next = self.sim.change(0, |table, now, effects| {
                 table.next(now, 1, Batch::All, effects)
             });
             if let Next::Wait(slice) = next {
-                assert_eq!(slice.holding, [lock(0)]);
-                let cycle = WaitOutcome::Cycle(slice.holding);
-                sim.change(0, |table, now, effects| {
-                    table.waited(now, 1, cycle, effects);
-                });
+                assert_eq!(slice.holding, [lock(0), lock(2)]);
                 return;
             }
-            sim.pass_time(MS);
+            self.sim.pass_time(MS);
         }
         panic!("it does not wait");
-    };
-    sees(&mut sim);
-    assert!(
-        sim.processes[0].callers.contains_key(&waits),
-        "seen once, it may have been about to end"
-    );
-    sees(&mut sim);
-    assert!(!sim.processes[0].callers.contains_key(&waits), "seen twice");
-    sim.end_one(0, own);
-    sim.end_one(1, theirs);
-    sim.leaves_nothing();
+    }
+
+    /// The next wait of the session ends so; returns whether the owner still waits.
+    fn waits_after(&mut self, waited: WaitOutcome) -> bool {
+        self.begins();
+        self.ends(waited)
+    }
+
+    fn ends(&mut self, waited: WaitOutcome) -> bool {
+        self.sim.change(0, |table, now, effects| {
+            table.answered(1);
+            table.waited(now, 1, waited, effects);
+        });
+        self.sim.processes[0].callers.contains_key(&self.waits)
+    }
+
+    fn leaves_nothing(mut self) {
+        for own in self.own {
+            self.sim.end_one(0, own);
+        }
+        self.sim.end_one(1, self.theirs);
+        self.sim.leaves_nothing();
+    }
+}
+
+fn cycle(key: i64) -> WaitOutcome {
+    WaitOutcome::Cycle(vec![lock(key)])
+}
+
+#[test]
+fn a_cycle_is_one_that_is_seen_twice() {
+    let mut suspect = Suspect::new();
+    assert!(suspect.waits_after(cycle(0)), "it may be about to end");
+    assert!(!suspect.waits_after(cycle(0)));
+    suspect.leaves_nothing();
+}
+
+#[test]
+fn two_looks_through_different_locks_are_no_cycle() {
+    let mut suspect = Suspect::new();
+    assert!(suspect.waits_after(cycle(0)));
+    assert!(suspect.waits_after(cycle(2)));
+    assert!(suspect.waits_after(cycle(0)));
+    assert!(!suspect.waits_after(cycle(0)));
+    suspect.leaves_nothing();
+}
+
+#[test]
+fn a_wait_between_two_looks_clears_the_suspicion() {
+    let mut suspect = Suspect::new();
+    assert!(suspect.waits_after(cycle(0)));
+    assert!(suspect.waits_after(WaitOutcome::NotGranted));
+    assert!(suspect.waits_after(cycle(0)));
+    let failure = Failure::reported(Report::new(Some("40P01".into()), "deadlock detected"));
+    assert!(suspect.waits_after(WaitOutcome::Failed(failure)));
+    assert!(suspect.waits_after(cycle(0)));
+    assert!(!suspect.waits_after(cycle(0)));
+    suspect.leaves_nothing();
+}
+
+#[test]
+fn an_interrupted_wait_clears_the_suspicion() {
+    let mut suspect = Suspect::new();
+    assert!(suspect.waits_after(cycle(0)));
+    suspect.begins();
+    suspect
+        .sim
+        .change(0, |table, _, effects| table.interrupt(1, effects));
+    assert!(suspect.ends(WaitOutcome::Failed(ended())));
+    assert!(suspect.waits_after(cycle(0)));
+    assert!(!suspect.waits_after(cycle(0)));
+    suspect.leaves_nothing();
+}
+
+/// Its mark is not known yet: an interrupt would be for whoever holds the lock with the mark 0.
+#[test]
+fn a_session_that_is_not_open_is_not_interrupted() {
+    for is_open in [false, true] {
+        let mut suspect = Suspect::new();
+        suspect.begins();
+        if is_open {
+            suspect.sim.processes[0].table.opened(1, 17, 0);
+        }
+        let interrupt = |command: &Command| matches!(command, Command::Interrupt { .. });
+        let sent = suspect.sim.change(0, |table, now, effects| {
+            table.interrupt(1, effects);
+            match table.next(now, 0, Batch::All, effects) {
+                Next::Run(commands) => commands.iter().any(interrupt),
+                _ => false,
+            }
+        });
+        assert_eq!(sent, is_open);
+        assert!(!suspect.sim.processes[0].table.is_wanted(1));
+    }
 }
 
 /// What is asked of the server about readers may let the reader in.
@@ -328,13 +425,12 @@ fn an_attempt_that_does_not_wait_waits_for_nobody() {
         owner: Some(other),
         policy: WaitPolicy::NoWait,
     };
-    let (now, mut effects) = (sim.now, Effects::default());
-    let table = &mut sim.processes[0].table;
-    let number = table.acquire(&|| now, tries, 99, &mut effects);
-    assert!(effects.answers.is_empty(), "the server is asked first");
-    assert_eq!(table.held_behind([reader]), [lock(0)]);
-    table.leave(&|| now, lock(0), number, &mut effects);
-    sim.carry_out(0, effects);
+    sim.change(0, |table, now, effects| {
+        let number = table.acquire(now, tries, 99, effects);
+        assert!(effects.answers.is_empty(), "the server is asked first");
+        assert_eq!(table.held_behind([reader]), [lock(0)]);
+        table.leave(now, lock(0), number, effects);
+    });
     for caller in [shares, own] {
         sim.end_one(0, caller);
     }
@@ -354,8 +450,10 @@ fn nothing_is_granted_once_it_is_closed() {
     ] {
         ask(&mut sim, 0, owner, mode);
     }
-    let (now, mut effects) = (sim.now, Effects::default());
-    sim.processes[0].table.close_all(&|| now, &mut effects);
+    let (now, table) = (sim.now, &mut sim.processes[0].table);
+    let ((), effects) = table.change(&|| now, |table, effects| {
+        table.close_all(&|| now, effects);
+    });
     assert_eq!(effects.answers.len(), 2);
     let refused = |answer: &Answer<_>| matches!(answer, Answer::Failed(Reason::Closed));
     assert!(effects.answers.iter().all(|(_, answer)| refused(answer)));
@@ -373,14 +471,14 @@ fn an_attempt_of_one_branch_takes_no_wait_of_another_away() {
         policy,
     };
     sim.run(MS * 20);
-    let mut effects = Effects::default();
-    let table = &mut sim.processes[0].table;
-    let waits = table.acquire(&|| MS, want(lock(1), WaitPolicy::Forever), 1, &mut effects);
-    let tries = table.acquire(&|| MS, want(lock(1), WaitPolicy::NoWait), 2, &mut effects);
-    table.leave(&|| MS, lock(1), tries, &mut effects);
-    assert!(!table.owners.is_empty(), "the other branch still waits");
-    table.leave(&|| MS, lock(1), waits, &mut effects);
-    assert!(table.owners.is_empty());
+    sim.change(0, |table, now, effects| {
+        let waits = table.acquire(now, want(lock(1), WaitPolicy::Forever), 1, effects);
+        let tries = table.acquire(now, want(lock(1), WaitPolicy::NoWait), 2, effects);
+        table.leave(now, lock(1), tries, effects);
+        assert!(!table.owners.is_empty(), "the other branch still waits");
+        table.leave(now, lock(1), waits, effects);
+        assert!(table.owners.is_empty());
+    });
     sim.end_one(1, theirs);
 }
 

@@ -106,11 +106,10 @@ impl Sim {
         p: usize,
         change: impl FnOnce(&mut Table, Now<'_>, &mut TableEffects) -> T,
     ) -> T {
-        let mut effects = Effects::default();
         let now = self.now;
         let table = &mut self.processes[p].table;
-        let changed = change(table, &|| now, &mut effects);
-        table.interrupt_outdated(&|| now, &mut effects);
+        let (changed, effects) =
+            table.change(&|| now, |table, effects| change(table, &|| now, effects));
         self.carry_out(p, effects);
         changed
     }
@@ -143,11 +142,9 @@ impl Sim {
         for session in effects.start {
             assert!(!self.processes[p].workers[session].alive, "it has a worker");
             if self.faults && self.random.u8(..10) == 0 {
-                let now = self.now;
-                let mut effects = Effects::default();
-                let table = &mut self.processes[p].table;
-                table.worker_ended(&|| now, session, false, &ended(), &mut effects);
-                self.carry_out(p, effects);
+                self.change(p, |table, now, effects| {
+                    table.worker_ended(now, session, false, &ended(), effects);
+                });
             } else {
                 self.processes[p].workers[session].alive = true;
             }
