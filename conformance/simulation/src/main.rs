@@ -29,6 +29,7 @@ const HELP: &str = "\
 Runs programs on a server and a network that fail by seed, and checks every answer.
 
     simulate [--seeds N] [--first N]     runs N seeds (1,000 unless set), from the first on
+    --every N                            one seed of N: with 61, seeds whose plans have the same few kinds of tasks
     --small                              in small programs, which take a twentieth of the time
     simulate --seed N                    runs one seed, and tells what happened
         [--programs N] [--tasks N] [--time MS] [--without NAME,NAME]
@@ -44,6 +45,7 @@ Exit status: 0 when all promises were kept, 1 when one was broken, 2 for bad arg
 struct Args {
     first: u64,
     seeds: u64,
+    every: u64,
     threads: usize,
     one: Option<Plan>,
     twice: bool,
@@ -91,6 +93,7 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
     let mut args = Args {
         first: 1,
         seeds: 1_000,
+        every: 1,
         threads: thread::available_parallelism().map_or(1, NonZero::get),
         one: None,
         twice: false,
@@ -102,7 +105,7 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
-            Long(option @ ("first" | "seeds" | "threads")) => {
+            Long(option @ ("first" | "seeds" | "every" | "threads")) => {
                 let option = format!("--{option}");
                 let number: u64 = number(&option, &parser.value()?.string()?)?;
                 match &*option {
@@ -111,6 +114,7 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
                         return Err(format!("{option} 0; allowed is 1 and more").into());
                     }
                     "--seeds" => args.seeds = number,
+                    "--every" => args.every = number,
                     _ => args.threads = usize::try_from(number).unwrap_or(usize::MAX).min(1024),
                 }
                 many = Some(option);
@@ -128,13 +132,14 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
             _ => return Err(arg.unexpected()),
         }
     }
-    if args
-        .first
-        .checked_add(args.seeds)
-        .is_none_or(|end| end > LAST)
-    {
-        let (first, seeds) = (args.first, args.seeds);
-        let problem = format!("--first {first} --seeds {seeds}; allowed are seeds up to {LAST}");
+    let (first, seeds, every) = (args.first, args.seeds, args.every);
+    let end = seeds
+        .checked_mul(every)
+        .and_then(|all| first.checked_add(all));
+    if end.is_none_or(|end| end > LAST) {
+        let problem = format!(
+            "--first {first} --seeds {seeds} --every {every}; allowed are seeds up to {LAST}"
+        );
         return Err(problem.into());
     }
     let Some(seed) = seed else {
@@ -218,15 +223,15 @@ enum Wrong {
 /// Runs seeds in some threads, each in one. The first that goes wrong is told, whoever has found it.
 fn many(args: &Args) -> ExitCode {
     let begun = Instant::now();
-    let end = args.first.saturating_add(args.seeds);
-    let (next, total) = (AtomicU64::new(args.first), Mutex::<Totals>::default());
+    let (next, total) = (AtomicU64::new(0), Mutex::<Totals>::default());
     let wrong = Mutex::<BTreeMap<u64, Wrong>>::default();
     let run = || {
         while lock(&wrong).is_empty() {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= end {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= args.seeds {
                 break;
             }
+            let seed = args.first + number * args.every;
             let plan = args.plan(seed);
             let outcome = simulate(&plan);
             if args.twice && simulate(&plan) != outcome {

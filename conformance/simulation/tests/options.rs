@@ -26,6 +26,12 @@ fn what_makes_no_sense_is_refused() {
             "allowed are seeds up to 9223372036854775807",
         ),
         ("--seed -1", "--seed -1: "),
+        ("--every 0", "--every 0; allowed is 1 and more"),
+        (
+            "--every 9223372036854775807 --seeds 2",
+            "allowed are seeds up to 9223372036854775807",
+        ),
+        ("--seed 1 --every 2", "--every does not go with --seed"),
         ("--tasks 1", "--tasks goes with --seed"),
         ("--seed 1 --seeds 2", "--seeds does not go with --seed"),
         ("--seed 1 --threads 2", "--threads does not go with --seed"),
@@ -56,6 +62,21 @@ fn options_have_no_order() {
         printed("--without copy,mutex --time 300 --small --seed 3")
     );
     assert_ne!(plan, printed("--seed 3 --small --time 300"));
+}
+
+#[test]
+fn seeds_can_be_some_apart() {
+    // Answers that were checked, statements and steps.
+    let counts = |arguments: &str| {
+        let printed = printed(&format!("--small {arguments}"));
+        let (_, counted) = printed.split_once(": ").expect("what was counted");
+        let mut numbers = counted.split(' ').filter_map(|word| word.parse().ok());
+        [(); 3].map(|()| numbers.next().expect("a number"))
+    };
+    let [one, other]: [[u64; 3]; 2] =
+        [3, 64].map(|seed| counts(&format!("--seeds 1 --first {seed}")));
+    let both = counts("--seeds 2 --first 3 --every 61");
+    assert_eq!(both, [0, 1, 2].map(|at| one[at] + other[at]));
 }
 
 #[test]
