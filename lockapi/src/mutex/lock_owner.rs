@@ -44,6 +44,10 @@ use crate::error::Result;
 ///   some turns until a cycle is detected; without such connections it never is.
 /// - After the error nothing of that wait is held. Guards that the owner held before stay valid:
 ///   release them, so that the others can continue, and start again.
+///
+/// # Limits
+/// - When an owner that holds something gives up a wait, others of its process that wait for the same lock go to the end
+///   of the queue of the server.
 /// - An owner that waits in several branches, such as those of `select!` or
 ///   [`MutexSet::lock_any`](crate::MutexSet::lock_any), waits for all of them, until each is granted or dropped: a
 ///   deadlock may be reported that one of the branches would have ended.
