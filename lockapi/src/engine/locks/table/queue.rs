@@ -136,3 +136,31 @@ impl<W> Queue<W> {
         chosen
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_of_those_who_left_are_freed() {
+        let mut queue = Queue::default();
+        for id in 0..1000 {
+            queue.push(Waiter {
+                id,
+                policy: WaitPolicy::Forever,
+                mode: LockMode::Exclusive,
+                owner: None,
+                since: None,
+                reply: Some(()),
+            });
+        }
+        for (left, id) in (1..1000).rev().enumerate() {
+            assert!(queue.leave(id).is_some() && queue.leave(id).is_none());
+            let (places, wait) = (queue.waiters.len(), 999 - left);
+            assert!(places - wait <= FEW.max(places / 2) + 1);
+            assert_eq!(queue.iter().count(), wait);
+        }
+        assert_eq!(queue.pop().map(|waiter| waiter.id), Some(0));
+        assert!(queue.is_empty() && !queue.wants_alone());
+    }
+}

@@ -10,7 +10,7 @@ use rustc_hash::FxHashSet;
 use super::effects::{Answer, Effects, Granted, Reason};
 use super::release::MAX_HELD;
 use super::session::Command;
-use super::slot::{Phase, Slot};
+use super::slot::{Phase, Slot, WaitPolicy};
 use super::{LockTable, Now};
 use crate::engine::clock::Time;
 use crate::key::LockId;
@@ -189,12 +189,14 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         }
     }
 
-    /// Readers in front wait for the holders after all: those that would wait for themselves do not.
+    /// Readers in front wait for the holders after all: those that would wait for themselves do not. Attempts that do not
+    /// wait are refused as such.
     fn refuse_cycles(&mut self, lock: LockId, effects: &mut Effects<W, H, R>) {
         let Some(slot) = self.slots.get(&lock) else {
             return;
         };
         let readers = slot.queue.readers_in_front();
+        let readers = readers.filter(|waiter| waiter.policy != WaitPolicy::NoWait);
         let readers: Vec<_> = readers.map(|waiter| (waiter.id, waiter.owner)).collect();
         for (id, owner) in readers {
             if owner.is_some_and(|owner| self.closes_cycle(owner, lock))

@@ -178,30 +178,13 @@ fn callers_that_left_make_room_at_once() {
 
 /// An owner of the first program waits for a lock.
 fn ask(sim: &mut Sim, key: i64, owner: crate::mutex::OwnerId, mode: LockMode) -> u64 {
-    sim.names += 1;
-    let (caller, policy) = (sim.names, WaitPolicy::Forever);
-    let (lock, since) = (lock(key), sim.now);
-    let pending = Caller::Pending {
-        lock,
-        number: 0,
-        mode,
-        policy,
-        since,
-    };
-    sim.processes[0].callers.insert(caller, pending);
-    let want = Acquisition {
-        lock,
+    let wanted = Acquisition {
+        lock: lock(key),
         mode,
         owner: Some(owner),
-        policy,
+        policy: WaitPolicy::Forever,
     };
-    let id = sim.change(0, |table, now, effects| {
-        table.acquire(now, want, caller, effects)
-    });
-    if let Some(Caller::Pending { number, .. }) = sim.processes[0].callers.get_mut(&caller) {
-        *number = id;
-    }
-    caller
+    sim.ask_for(0, wanted)
 }
 
 /// An owner of the first program that holds the locks 0 and 2, and waits for lock 1 of the other program. The test plays
@@ -231,8 +214,13 @@ impl Suspect {
         }
     }
 
-    /// The session begins to wait.
+    /// The session begins to wait, and notes all that is held behind it.
     fn begins(&mut self) {
+        assert_eq!(self.notes(), [lock(0), lock(2)]);
+    }
+
+    /// The session begins to wait; returns what it notes.
+    fn notes(&mut self) -> Vec<LockId> {
         let until = self.sim.now + Duration::from_secs(1);
         while self.sim.now < until {
             self.sim.work(0, 0);
@@ -240,12 +228,20 @@ impl Suspect {
                 table.next(now, 1, Batch::All, effects)
             });
             if let Next::Wait(slice) = next {
-                assert_eq!(slice.holding, [lock(0), lock(2)]);
-                return;
+                return slice.holding;
             }
             self.sim.pass_time(MS);
         }
         panic!("it does not wait");
+    }
+
+    /// Whether the main session interrupts the one that waits.
+    fn is_interrupted(&mut self) -> bool {
+        let next = self.sim.change(0, |table, now, effects| {
+            table.next(now, 0, Batch::All, effects)
+        });
+        let interrupt = |command: &Command| matches!(command, Command::Interrupt { .. });
+        matches!(next, Next::Run(commands) if commands.iter().any(interrupt))
     }
 
     /// The next wait of the session ends so; returns whether the owner still waits.
@@ -320,6 +316,41 @@ fn an_interrupted_wait_clears_the_suspicion() {
     suspect.leaves_nothing();
 }
 
+#[test]
+fn a_wait_whose_notes_are_true_no_more_is_interrupted() {
+    // What ends: the wait of the owner, one of its locks, or the wait of somebody without locks.
+    for ends in [Some("wait"), Some("lock"), None] {
+        let mut suspect = Suspect::new();
+        // They wait on, whatever the owner does.
+        let others = [(); 2].map(|()| suspect.sim.wait_in(0, 1, LockMode::Exclusive));
+        suspect.begins();
+        suspect.sim.processes[0].table.opened(1, 17, 0);
+        let ended = match ends {
+            Some("wait") => suspect.waits,
+            Some(_) => suspect.own[0],
+            None => others[1],
+        };
+        suspect.sim.end_one(0, ended);
+        assert_eq!(suspect.is_interrupted(), ends.is_some(), "{ends:?}");
+    }
+}
+
+#[test]
+fn all_that_is_held_behind_a_wait_is_noted() {
+    let mut suspect = Suspect::new();
+    let [next, last] = [(); 2].map(|()| crate::mutex::LockOwner::new().id());
+    // One behind the other.
+    for (owner, holds, waits) in [(next, 4, 2), (last, 3, 4)] {
+        ask(&mut suspect.sim, holds, owner, LockMode::Exclusive);
+        for _ in 0..50 {
+            suspect.sim.work(0, 0);
+            suspect.sim.pass_time(MS);
+        }
+        ask(&mut suspect.sim, waits, owner, LockMode::Exclusive);
+    }
+    assert_eq!(suspect.notes(), [0, 2, 3, 4].map(lock));
+}
+
 /// Its mark is not known yet: an interrupt would be for whoever holds the lock with the mark 0.
 #[test]
 fn a_session_that_is_not_open_is_not_interrupted() {
@@ -329,15 +360,10 @@ fn a_session_that_is_not_open_is_not_interrupted() {
         if is_open {
             suspect.sim.processes[0].table.opened(1, 17, 0);
         }
-        let interrupt = |command: &Command| matches!(command, Command::Interrupt { .. });
-        let sent = suspect.sim.change(0, |table, now, effects| {
-            table.interrupt(1, effects);
-            match table.next(now, 0, Batch::All, effects) {
-                Next::Run(commands) => commands.iter().any(interrupt),
-                _ => false,
-            }
-        });
-        assert_eq!(sent, is_open);
+        suspect
+            .sim
+            .change(0, |table, _, effects| table.interrupt(1, effects));
+        assert_eq!(suspect.is_interrupted(), is_open);
         assert!(!suspect.sim.processes[0].table.is_wanted(1));
     }
 }
@@ -388,6 +414,42 @@ fn a_reader_that_may_be_let_in_closes_no_cycle() {
         }
         sim.leaves_nothing();
     }
+}
+
+/// An attempt to share that waits for the server's answer about other waiters closes no cycle: it is refused as one that
+/// does not wait.
+#[test]
+fn an_attempt_to_share_is_busy_where_others_wait() {
+    let mut sim = two(1, 2);
+    let [reader, both] = [(); 2].map(|()| crate::mutex::LockOwner::new().id());
+    let shares = ask(&mut sim, 0, reader, LockMode::Shared);
+    let own = ask(&mut sim, 1, both, LockMode::Exclusive);
+    sim.run(MS * 50);
+    let theirs = sim.wait_in(1, 0, LockMode::Exclusive);
+    for _ in 0..50 {
+        sim.work(1, 0);
+        sim.work(1, 1);
+        sim.pass_time(MS);
+    }
+    let waits = ask(&mut sim, 1, reader, LockMode::Exclusive);
+    let tries = Acquisition {
+        lock: lock(0),
+        mode: LockMode::Shared,
+        owner: Some(both),
+        policy: WaitPolicy::NoWait,
+    };
+    let tries = sim.ask_for(0, tries);
+    let asks = |sim: &Sim, caller| sim.processes[0].callers.contains_key(&caller);
+    assert!(asks(&sim, tries), "the server is asked first");
+    for _ in 0..50 {
+        sim.work(0, 0);
+        sim.pass_time(MS);
+    }
+    assert!(!asks(&sim, tries) && asks(&sim, waits));
+    for (p, caller) in [(0, own), (0, waits), (0, shares), (1, theirs)] {
+        sim.end_one(p, caller);
+    }
+    sim.leaves_nothing();
 }
 
 #[test]

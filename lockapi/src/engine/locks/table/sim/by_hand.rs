@@ -25,7 +25,13 @@ pub(in super::super) fn two(waiters: usize, keys: i64) -> Sim {
 impl Sim {
     /// A caller of a process waits for a lock.
     pub(in super::super) fn wait_in(&mut self, p: usize, key: i64, mode: LockMode) -> u64 {
-        self.ask_for(p, lock(key), mode, WaitPolicy::Forever)
+        let wanted = Acquisition {
+            lock: lock(key),
+            mode,
+            owner: None,
+            policy: WaitPolicy::Forever,
+        };
+        self.ask_for(p, wanted)
     }
 
     pub(in super::super) fn holds(&self, p: usize, caller: u64) -> bool {

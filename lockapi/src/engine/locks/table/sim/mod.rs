@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::error::Failure;
+use crate::mutex::{LockOwner, OwnerId};
 
 pub(super) use by_hand::two;
 use server::Server;
@@ -30,6 +31,7 @@ pub(super) enum Caller {
         lock: LockId,
         number: u64,
         mode: LockMode,
+        owner: Option<OwnerId>,
         policy: WaitPolicy,
         since: Time,
     },
@@ -57,6 +59,10 @@ pub(super) struct Sim {
     /// The largest token that a holder of the lock was given.
     pub(super) tokens: BTreeMap<LockId, i64>,
     pub(super) keys: i64,
+    /// Lock owners, for some of the callers.
+    pub(super) owners: Vec<OwnerId>,
+    /// Releases that are not answered yet.
+    pub(super) releases: usize,
     pub(super) faults: bool,
     /// Whether a caller that waits is granted within this time, once faults are off.
     pub(super) longest: Duration,
@@ -96,6 +102,10 @@ impl Sim {
             names: 0,
             tokens: BTreeMap::new(),
             keys,
+            owners: (0..random.usize(0..4))
+                .map(|_| LockOwner::new().id())
+                .collect(),
+            releases: 0,
             faults: true,
             longest: Duration::ZERO,
         }
@@ -117,10 +127,12 @@ impl Sim {
     pub(super) fn carry_out(&mut self, p: usize, effects: TableEffects) {
         effects.lost.iter().for_each(|lost| lost.set(true));
         self.timers.extend(effects.timers.iter().map(|at| (*at, p)));
+        self.releases -= effects.releases.len();
         for (caller, answer) in effects.answers {
             let Some(Caller::Pending {
                 lock,
                 mode,
+                owner,
                 policy,
                 since,
                 ..
@@ -136,6 +148,9 @@ impl Sim {
                     self.granted(p, caller, lock, mode, granted);
                 }
                 Answer::Busy => assert_eq!(policy, WaitPolicy::NoWait, "who waits is not refused"),
+                Answer::Failed(Reason::Deadlock) => {
+                    assert!(owner.is_some() && policy != WaitPolicy::NoWait);
+                }
                 Answer::Failed(_) => {}
             }
         }
@@ -206,35 +221,41 @@ impl Sim {
         } else {
             LockMode::Exclusive
         };
-        self.ask_for(p, lock, mode, policy);
+        // Few owners, so that they meet.
+        let owner = self.random.choice(&self.owners).copied();
+        let owner = owner.filter(|_| self.random.bool());
+        self.ask_for(
+            p,
+            Acquisition {
+                lock,
+                mode,
+                owner,
+                policy,
+            },
+        );
     }
 
     /// A caller of a process asks for a lock.
-    pub(super) fn ask_for(
-        &mut self,
-        p: usize,
-        lock: LockId,
-        mode: LockMode,
-        policy: WaitPolicy,
-    ) -> u64 {
+    pub(super) fn ask_for(&mut self, p: usize, wanted: Acquisition) -> u64 {
+        let Acquisition {
+            lock,
+            mode,
+            owner,
+            policy,
+        } = wanted;
         self.names += 1;
         let (caller, since) = (self.names, self.now);
         let pending = Caller::Pending {
             lock,
             number: 0,
             mode,
+            owner,
             policy,
             since,
         };
         self.processes[p].callers.insert(caller, pending);
-        let want = Acquisition {
-            lock,
-            mode,
-            owner: None,
-            policy,
-        };
         let id = self.change(p, |table, now, effects| {
-            table.acquire(now, want, caller, effects)
+            table.acquire(now, wanted, caller, effects)
         });
         if let Some(Caller::Pending { number, .. }) = self.processes[p].callers.get_mut(&caller) {
             *number = id;
@@ -251,6 +272,7 @@ impl Sim {
                 });
             }
             Some(Caller::Holds { lock, id, .. }) => {
+                self.releases += 1;
                 self.change(p, |table, now, effects| {
                     table.release(now, lock, id, Some(0), effects);
                 });
@@ -374,8 +396,10 @@ impl Sim {
 
     pub(super) fn leaves_nothing(&mut self) {
         self.run(Duration::from_secs(3));
+        assert_eq!(self.releases, 0, "releases are not answered");
         for process in &self.processes {
             let table = &process.table;
+            assert_eq!(table.releases, 0, "no release is under way");
             assert!(
                 table.slots.is_empty(),
                 "{} slots are left",

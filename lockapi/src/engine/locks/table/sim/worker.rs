@@ -16,6 +16,8 @@ pub(in super::super) enum WorkerState {
     Idle,
     /// The server has done it; the answer is under way.
     Answered(Vec<Reply>),
+    /// The statement failed, and what it was about is not locked.
+    Failed,
     /// The wait is on its way to the server.
     Sending(Slice),
     Waiting {
@@ -40,6 +42,11 @@ impl Sim {
             WorkerState::Answered(replies) => {
                 self.change(p, |table, now, effects| {
                     table.apply_replies(now, session, &replies, effects);
+                });
+            }
+            WorkerState::Failed => {
+                self.change(p, |table, now, effects| {
+                    table.batch_failed(now, session, &ended(), effects);
                 });
             }
             WorkerState::Sending(slice) => self.send_wait(p, session, &slice),
@@ -83,6 +90,15 @@ impl Sim {
                         table.refuse_session(now, session, &ended(), effects);
                     });
                 };
+                if self.faults && self.random.u8(..16) == 0 {
+                    for command in commands {
+                        if let Command::Release { lock, .. } = command {
+                            self.server.unlock(lock, connection);
+                        }
+                    }
+                    self.processes[p].workers[session].state = WorkerState::Failed;
+                    return;
+                }
                 let replies = commands
                     .iter()
                     .map(|command| self.carry(*command, p, connection));
@@ -167,7 +183,10 @@ impl Sim {
             }
             Command::Interrupt { session, .. } => {
                 let target = &self.processes[p].workers[session];
-                let runs = matches!(target.state, WorkerState::Answered(_) | WorkerState::Ping);
+                let runs = matches!(
+                    target.state,
+                    WorkerState::Answered(_) | WorkerState::Failed | WorkerState::Ping
+                );
                 assert!(!runs, "an interrupt hits what it was not meant for");
                 if let Some(target) = target.connection
                     && !self.server.granted.contains(&target)
