@@ -1,5 +1,6 @@
 //! What the processes do.
 
+mod apart;
 mod charges;
 mod closings;
 mod endings;

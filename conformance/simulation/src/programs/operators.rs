@@ -6,8 +6,8 @@ use lockapi::admin::{JobEdit, JobFilter};
 use lockapi::queue::{Job, Pause};
 use lockapi::{ErrorKind, Queue};
 
-use super::Context;
 use super::trials::{self, NAMES, QUEUES, TAG};
+use super::{Context, apart};
 use crate::plan::Fault;
 
 /// What is told to the history of the name that is paused, of each queue.
@@ -23,11 +23,12 @@ pub(super) async fn run(context: Context) {
     while !context.is_ending() {
         let at = usize::from(context.coin());
         let queue = trials::queue(&context, QUEUES[at]);
-        match context.runtime.draw(|random| random.u8(..6)) {
+        match context.runtime.draw(|random| random.u8(..8)) {
             0 => pause(&context, &*queue, PAUSED[at]).await,
             1 => move_many(&context, QUEUES[at]).await,
             2 => cancel_many(&context, QUEUES[at]).await,
             3 => purge(&context).await,
+            4 | 5 => apart::run(&context).await,
             _ => treat(&context, &*queue).await,
         }
         context.rest(Duration::from_secs(1)).await;
@@ -42,6 +43,10 @@ async fn pause(context: &Context, queue: &dyn Queue, name: &'static str) {
     let paused = context.call(queue.pause_name(NAMES[1], Pause::For(time)));
     if paused.await.is_some() {
         context.history.paused(name, pausing);
+        if context.coin() {
+            // One that is not paused.
+            context.call(queue.resume_name(NAMES[0])).await;
+        }
     }
 }
 

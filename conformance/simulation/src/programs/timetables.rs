@@ -11,6 +11,8 @@ use super::Context;
 
 /// Between two due times.
 const EVERY: Duration = Duration::from_millis(400);
+/// Much longer.
+const SELDOM: Duration = Duration::from_secs(100);
 /// How late a time may be fired; what is later is skipped.
 const LATE: Duration = Duration::from_millis(150);
 /// How long a run may last.
@@ -56,29 +58,52 @@ impl Own<'_> {
 
     /// Until a call is not answered, or was to do something else.
     async fn run(&self) -> Option<()> {
+        self.set(EVERY).await?;
+        for _ in 0..self.context.runtime.draw(|random| random.usize(1..5)) {
+            if self.context.is_ending() {
+                return None;
+            }
+            match self.context.runtime.draw(|random| random.u8(..5)) {
+                0 => self.run_at_once().await?,
+                1 => self.disable().await?,
+                2 => self.lasts_too_long().await?,
+                3 => self.recur_otherwise().await?,
+                _ => self.skip().await?,
+            }
+        }
+        self.remove().await
+    }
+
+    async fn set(&self, every: Duration) -> Option<()> {
         let job = Job::new(TASK, &0).expect("a job");
-        let task = if self.by_seconds {
+        let task = if self.by_seconds && every == EVERY {
             Task::cron(TASK, "* * * * * *", "UTC", job)
         } else {
-            Task::every(TASK, EVERY, job)
+            Task::every(TASK, every, job)
         };
         let task = task
             .misfire(Misfire::Skip { late: LATE })
             .overlap(Overlap::Allow)
             .timeout(LASTS);
-        self.context.call(self.scheduler.set(task)).await?;
-        for _ in 0..self.context.runtime.draw(|random| random.usize(1..5)) {
-            if self.context.is_ending() {
-                return None;
-            }
-            match self.context.runtime.draw(|random| random.u8(..4)) {
-                0 => self.run_at_once().await?,
-                1 => self.disable().await?,
-                2 => self.lasts_too_long().await?,
-                _ => self.skip().await?,
-            }
+        self.context.call(self.scheduler.set(task)).await.map(drop)
+    }
+
+    /// A task that is set to recur otherwise is due by that.
+    async fn recur_otherwise(&self) -> Option<()> {
+        let before = self.context.server.time();
+        self.context.runtime.looks_at("a task recurs as it was set");
+        self.set(SELDOM).await?;
+        let next = self.next().await?;
+        if next.is_none_or(|next| next < before + SELDOM / 2) {
+            self.violate("a task recurs as it was set", (before, next));
         }
-        self.remove().await
+        self.set(EVERY).await?;
+        let next = self.next().await?;
+        let after = self.context.server.time();
+        if next.is_none_or(|next| next > after + SELDOM / 2) {
+            self.violate("a task recurs as it was set", (after, next));
+        }
+        Some(())
     }
 
     /// The run has a job, and the time at which the task is due next is as before.

@@ -9,7 +9,7 @@ use crate::engine::clock::Time;
 use crate::key::LockId;
 
 /// The interval at which the slots are checked, and the time after which a hold or wait is reported.
-const LONG: Duration = Duration::from_millis(500);
+pub(super) const LONG: Duration = Duration::from_millis(500);
 
 /// Long holds and waits in the slots.
 pub(crate) struct Observed {

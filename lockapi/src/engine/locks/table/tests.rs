@@ -611,6 +611,53 @@ fn an_interrupted_wait_has_its_turn_again() {
 }
 
 #[test]
+fn who_waited_is_told_for_how_long() {
+    let mut sim = two(1, 2);
+    let waited = |sim: &Sim, p: usize, caller| match sim.processes[p].callers.get(&caller) {
+        Some(Caller::Holds { waited, .. }) => *waited,
+        _ => panic!("it is not granted"),
+    };
+    let theirs = sim.wait_in(1, 0, LockMode::Exclusive);
+    sim.run(MS * 50);
+    assert_eq!(waited(&sim, 1, theirs), None, "the lock was free");
+    let ours = sim.wait_in(0, 0, LockMode::Exclusive);
+    sim.run(MS * 300);
+    sim.end_one(1, theirs);
+    sim.run(MS * 50);
+    let told = waited(&sim, 0, ours).expect("it was not free");
+    assert!((MS * 290..=MS * 350).contains(&told), "{told:?}");
+    sim.end_one(0, ours);
+    sim.leaves_nothing();
+}
+
+#[test]
+fn what_lasts_is_observed() {
+    let mut sim = two(1, 3);
+    let own = sim.wait_in(0, 0, LockMode::Exclusive);
+    let theirs = sim.wait_in(1, 1, LockMode::Exclusive);
+    sim.run(MS * 50);
+    let waits = sim.wait_in(0, 1, LockMode::Exclusive);
+    sim.run(super::observe::LONG.saturating_sub(MS * 60));
+    let observed = |sim: &mut Sim| {
+        let now = sim.now;
+        let lasting = sim.processes[0].table.observe(now).lasting.into_iter();
+        let mut lasting: Vec<_> = lasting
+            .map(|it| (it.lock, it.waits, it.fence > 0))
+            .collect();
+        lasting.sort_unstable();
+        lasting
+    };
+    assert_eq!(observed(&mut sim), []);
+    sim.run(MS * 200);
+    let expected = [(lock(0), false, true), (lock(1), true, false)];
+    assert_eq!(observed(&mut sim), expected);
+    for (p, caller) in [(0, own), (0, waits), (1, theirs)] {
+        sim.end_one(p, caller);
+    }
+    sim.leaves_nothing();
+}
+
+#[test]
 fn timers_are_set_once() {
     let mut sim = two(0, 2);
     let day = Duration::from_secs(24 * 3600);

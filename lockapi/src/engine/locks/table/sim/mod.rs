@@ -40,6 +40,7 @@ pub(super) enum Caller {
         id: u64,
         mode: LockMode,
         lost: Lost,
+        waited: Option<Duration>,
     },
 }
 
@@ -204,6 +205,7 @@ impl Sim {
             id: granted.id,
             mode,
             lost: granted.hold,
+            waited: granted.waited,
         };
         self.processes[p].callers.insert(caller, holds);
     }
