@@ -351,6 +351,23 @@ fn all_that_is_held_behind_a_wait_is_noted() {
     assert_eq!(suspect.notes(), [0, 2, 3, 4].map(lock));
 }
 
+/// What is sent next would be hit by an interrupt that is still under way.
+#[test]
+fn what_follows_a_wait_waits_for_the_interrupt_of_it() {
+    let mut suspect = Suspect::new();
+    suspect.begins();
+    suspect.sim.processes[0].table.opened(1, 17, 0);
+    suspect
+        .sim
+        .change(0, |table, _, effects| table.interrupt(1, effects));
+    assert!(suspect.is_interrupted());
+    assert!(suspect.sim.processes[0].table.answered(1));
+    suspect.sim.change(0, |table, now, effects| {
+        table.apply_replies(now, 0, &[Reply::Interrupted], effects);
+    });
+    assert!(!suspect.sim.processes[0].table.answered(1));
+}
+
 /// Its mark is not known yet: an interrupt would be for whoever holds the lock with the mark 0.
 #[test]
 fn a_session_that_is_not_open_is_not_interrupted() {
