@@ -628,6 +628,29 @@ fn an_interrupted_wait_has_its_turn_again() {
 }
 
 #[test]
+fn an_attempt_that_fails_is_made_once_more() {
+    for session_is_lost in [false, true] {
+        let mut sim = two(1, 1);
+        let caller = sim.wait_in(0, 0, LockMode::Exclusive);
+        for time in 1..=2 {
+            let is_pending = sim.processes[0].callers.contains_key(&caller);
+            assert!(is_pending, "it is made {time} times");
+            sim.change(0, |table, now, effects| {
+                let next = table.next(now, 0, Batch::All, effects);
+                assert!(matches!(next, Next::Run(_)));
+                if session_is_lost {
+                    table.session_lost(now, 0, &ended(), effects);
+                } else {
+                    table.batch_failed(now, 0, &ended(), effects);
+                }
+            });
+        }
+        assert!(!sim.processes[0].callers.contains_key(&caller));
+        sim.leaves_nothing();
+    }
+}
+
+#[test]
 fn who_waited_is_told_for_how_long() {
     let mut sim = two(1, 2);
     let waited = |sim: &Sim, p: usize, caller| match sim.processes[p].callers.get(&caller) {
