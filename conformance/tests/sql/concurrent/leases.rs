@@ -505,6 +505,16 @@ fn a_lease_that_is_released_early_is_held_for_its_minimum() {
     }
 }
 
+/// A lease without a minimum hold has none, also if the clock was set back since it was acquired.
+#[test]
+fn a_lease_that_is_released_is_free_whatever_the_clock_shows() {
+    let (first, back, release) = (acquire(FIRST), elapse(-1), release(MINE[0]));
+    for third in THIRD {
+        let steps = [&first, &back, &release, &acquire(third), &peek(KEYS)];
+        agree(Plans::Engine, &steps);
+    }
+}
+
 /// The lease ends now.
 fn end() -> Step {
     Arc::new(|side: &mut Side| {

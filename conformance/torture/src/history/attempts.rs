@@ -152,7 +152,8 @@ impl<'a> Unseen<'a> {
                 Some((at, _)) => *at,
                 None => ended.unwrap_or(Nanos::MAX - LATE),
             };
-            let is_told = matches!(&call.answer, Some((_, Answer::Jobs(_))));
+            // What was refused did not happen.
+            let is_told = call.is_refused() || matches!(&call.answer, Some((_, Answer::Jobs(_))));
             let took = answered.saturating_sub(call.asked);
             let during = (call.program, call.asked, answered);
             let is_late = took > wait * 1_000_000 + SLOW || history.held_up(during);

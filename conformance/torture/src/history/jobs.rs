@@ -54,7 +54,26 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
         let what = format!("job {job}: {what}");
         violations.push(Violation::new("the queue drains", what));
     }
+    violations.extend(handled_twice(history));
     violations
+}
+
+/// A delivery has one handler, once.
+fn handled_twice(history: &History) -> Option<Violation> {
+    let mut tokens = HashMap::new();
+    history.handled.iter().find_map(|one| {
+        let other = tokens.insert(one.token, one)?;
+        let what = format!(
+            "{}, of job {}, by {} at {} and by {} at {}",
+            one.token,
+            one.job,
+            history.name(other.program),
+            time(history, other.at),
+            history.name(one.program),
+            time(history, one.at)
+        );
+        Some(Violation::new("a delivery has one handler", what))
+    })
 }
 
 fn gather(history: &History) -> BTreeMap<i64, Job<'_>> {

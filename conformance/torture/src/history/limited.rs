@@ -160,7 +160,9 @@ fn found_again(history: &History) -> HashMap<usize, Nanos> {
         let Op::Claim { queue, .. } = &call.op else {
             continue;
         };
-        if !matches!(&call.answer, Some((_, Answer::Jobs(_)))) {
+        let is_told = matches!(&call.answer, Some((_, Answer::Jobs(_))));
+        // What was refused did not happen.
+        if !is_told && !call.is_refused() {
             let ended = call
                 .answer
                 .as_ref()

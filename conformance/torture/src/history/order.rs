@@ -14,10 +14,27 @@ struct Pushed {
     answered: Nanos,
 }
 
+/// The last token with which each job was delivered.
+fn last_tokens(history: &History) -> HashMap<i64, i64> {
+    let mut last = HashMap::new();
+    for call in &history.calls {
+        if let (Op::Claim { queue, .. }, Some((_, Answer::Jobs(jobs)))) = (&call.op, &call.answer)
+            && queue == ORDERED
+        {
+            for claimed in jobs {
+                let token = last.entry(claimed.job).or_insert(claimed.token);
+                *token = claimed.token.max(*token);
+            }
+        }
+    }
+    last
+}
+
 pub(super) fn check(history: &History) -> Vec<Violation> {
     let mut groups: BTreeMap<&str, Vec<Pushed>> = BTreeMap::new();
     let mut ends: HashMap<i64, Nanos> = HashMap::new();
     let mut begins: HashMap<i64, Nanos> = HashMap::new();
+    let last = last_tokens(history);
     for call in &history.calls {
         let earliest = |times: &mut HashMap<i64, Nanos>, job: i64, at: Nanos| {
             let time = times.entry(job).or_insert(at);
@@ -44,12 +61,14 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
                     }
                 }
             }
-            // What may have ended it did so no earlier than it was asked for.
+            // What may have ended it did so no earlier than it was asked for. What was delivered again had not ended.
             Op::Settle {
                 job,
+                token,
                 how: How::Ack | How::AckIn,
-                ..
-            } if call.may_be_done() => earliest(&mut ends, *job, call.asked),
+            } if call.may_be_done() && last.get(job).is_none_or(|last| last <= token) => {
+                earliest(&mut ends, *job, call.asked);
+            }
             Op::Cancel { job } if is_real(history, call) => {
                 earliest(&mut ends, *job, call.asked);
             }

@@ -13,7 +13,13 @@ impl History {
     /// Whether a session of a program that runs may have ended in this time.
     pub(super) fn may_have_ended(&self, program: usize, from: Nanos, to: Nanos) -> bool {
         let hits_nobody = |it: &AppliedFault| {
-            it.effect == 0 && matches!(it.fault, Fault::KillBackend | Fault::Terminate)
+            let counts = [
+                Fault::KillBackend,
+                Fault::Terminate,
+                Fault::CutBefore,
+                Fault::CutAfter,
+            ];
+            it.effect == 0 && counts.contains(&it.fault)
         };
         let ends = |it: &&AppliedFault| ends_sessions(it.fault) && !hits_nobody(it);
         let mut faults = self.applied.iter().filter(ends);

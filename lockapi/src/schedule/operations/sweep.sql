@@ -11,8 +11,7 @@ WITH RECURSIVE known (scheduler) AS (
     (SELECT r.scheduler || ''
        FROM lockapi.task_run AS r
       WHERE r.namespace || '' = $1::text
-      ORDER BY r.scheduler || '', r.fired_at
-      LIMIT 1)
+      ORDER BY r.scheduler || '', r.fired_at LIMIT 1)
      UNION ALL
     SELECT (SELECT r.scheduler || ''
               FROM lockapi.task_run AS r
@@ -39,8 +38,7 @@ WITH RECURSIVE known (scheduler) AS (
               AND r.fired_at < pg_catalog.statement_timestamp() - $3::int8 * interval '1 microsecond'
               AND r.decided IS DISTINCT FROM 'held'
               AND NOT EXISTS (SELECT FROM lockapi.job AS j WHERE j.id = r.job OFFSET 0)
-            ORDER BY r.fired_at
-            LIMIT $4::int8
+            ORDER BY r.fired_at LIMIT $4::int8
               FOR UPDATE OF r SKIP LOCKED) AS o
      LIMIT $4::int8
 ), gone AS (

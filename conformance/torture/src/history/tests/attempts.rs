@@ -1,7 +1,7 @@
 //! How often jobs are delivered, and dead letters.
 
 use super::limited::{push, settle};
-use super::{Call, Dead, Fault, History, Nanos, SECOND, applied, call, history, refused};
+use super::{Call, Dead, Fault, History, Nanos, SECOND, applied, call, history, refused, unknown};
 use crate::history::attempts;
 use crate::log::{Answer, Claimed, How, Op};
 use crate::programs::limited::FEW;
@@ -104,12 +104,14 @@ fn deliveries_that_nobody_knows() {
         lost
     };
     let with = |lost| checked([claim(7, 1, 50), lost, claim(8, 3, 60)]);
-    assert_eq!(with(lost(55, Some(refused()))), [""; 0]);
     assert_eq!(with(lost(55, None)), [""; 0]);
-    assert_eq!(with(lost(5, Some(refused()))), [NUMBER]);
+    // What was refused took nothing.
+    assert_eq!(with(lost(55, Some(refused()))), [NUMBER]);
+    assert_eq!(with(lost(55, Some(unknown()))), [""; 0]);
+    assert_eq!(with(lost(5, Some(unknown()))), [NUMBER]);
     assert_eq!(with(lost(61, None)), [NUMBER]);
     // Its lease has not ended: the program finds again what it took, which costs none.
-    assert_eq!(with(lost(60, Some(refused()))), [NUMBER]);
+    assert_eq!(with(lost(60, Some(unknown()))), [NUMBER]);
     let mut slow = lost(55, Some(Answer::Jobs(Vec::new())));
     assert_eq!(with(slow.clone()), [NUMBER]);
     slow.asked = 51 * SECOND;

@@ -93,6 +93,19 @@ fn workers() {
         }];
         broken(&history)
     };
+    let twice = {
+        let mut history = history(vec![push(3, Answer::Done), claim(3, 7, (3, 4))]);
+        let handled = |at| Handled {
+            program: 1,
+            job: 3,
+            token: 7,
+            at: at * SECOND,
+            held: 9 * SECOND,
+        };
+        history.handled = vec![handled(4), handled(6)];
+        broken(&history)
+    };
+    assert!(twice.contains(&"a delivery has one handler"), "{twice:?}");
     let whole = || {
         let affected = call(1, Op::Effect { job: 3 }, (4, 5), Answer::Done);
         let acked = ack(3, 7, (5, 6), How::Ack);

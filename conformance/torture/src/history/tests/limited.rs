@@ -189,10 +189,14 @@ fn rates() {
         limits(at_once(PACED, Some("a"), 3)),
         ["rates of groups hold"]
     );
-    // Claims whose answers were lost took the permits.
-    let mut calls = at_once(RATED, None, 4);
-    calls.push(call(1, calls[1].op.clone(), (2, 3), refused()));
-    assert_eq!(limits(calls), NONE);
+    // Claims whose answers were lost took the permits, and those that were refused did not.
+    let after = |answer| {
+        let mut calls = at_once(RATED, None, 4);
+        calls.push(call(1, calls[1].op.clone(), (2, 3), answer));
+        limits(calls)
+    };
+    assert_eq!(after(unknown()), NONE);
+    assert_eq!(after(refused()), ["rates of queues hold"]);
     // The clock was set between them.
     let mut set = history(at_once(PACED, Some("a"), 4));
     set.applied.push(AppliedFault {

@@ -23,6 +23,24 @@ fn order() {
         checked(9, (12, 13)),
         ["jobs of an ordered group have an order"]
     );
+    // What may have been done was not, if it was delivered again.
+    let unknown = |delivered_again: bool| {
+        let mut again = claim(1, ORDERED, (12, 13, 14));
+        if let Some((_, Answer::Jobs(jobs))) = &mut again.answer {
+            jobs[0].token = 9;
+        }
+        let mut calls = vec![
+            push(1, ORDERED, Some("a"), (1, 2)),
+            push(2, ORDERED, Some("a"), (3, 4)),
+            claim(1, ORDERED, (5, 6, 7)),
+            settle(1, How::Ack, (7, 8), super::unknown()),
+            claim(2, ORDERED, (9, 10, 11)),
+        ];
+        calls.extend(delivered_again.then_some(again));
+        limits(calls)
+    };
+    assert_eq!(unknown(false), NONE);
+    assert_eq!(unknown(true), ["jobs of an ordered group have an order"]);
     // Which of two that overlap is first is not known.
     let calls = vec![
         push(1, ORDERED, Some("a"), (1, 3)),
