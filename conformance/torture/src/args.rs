@@ -36,8 +36,8 @@ Usage: make torture ARGS='[options]'
     -h, --help         this text
 
 Exit status: 0 when nothing was violated and every kind of fault had an effect, 1 otherwise, 2 for bad
-arguments, 3 when the server or the programs could not be run or no fault can be applied, 4 when nothing was violated in a round of
-`quiet` on a machine that was too busy.
+arguments, 3 when the server or the programs could not be run or no fault can be applied, 4 when nothing was violated, and the
+machine was too busy to judge what failed in the calm, 5 when the promise that a control breaks was not found to be broken.
 ";
 
 /// How long a round has faults, and of how many programs, unless something else is asked for.
@@ -94,6 +94,19 @@ impl Control {
             format!("--control {name}; allowed are {names}")
         };
         found.map(|(_, control)| *control).ok_or_else(unknown)
+    }
+
+    /// The promises of which its rule is a part: one of them at least has to be found to be broken.
+    pub(crate) fn breaks(self) -> &'static [&'static str] {
+        match self {
+            Self::Unchecked => &["no stale write is accepted"],
+            Self::Outside => &["effects of a transaction happen once"],
+            Self::Greedy => &["limits hold"],
+            Self::Hoard => &["everybody is served in the end"],
+            Self::Beyond => &["no more jobs run than may"],
+            Self::Stubborn => &["a job has one handler", "no more jobs run than may"],
+            Self::Quiet => &[],
+        }
     }
 
     pub(crate) fn name(self) -> &'static str {

@@ -48,6 +48,7 @@ fn main() -> ExitCode {
         Ok(Outcome::Passed) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::FAILURE,
         Ok(Outcome::Inconclusive) => ExitCode::from(4),
+        Ok(Outcome::NotFound) => ExitCode::from(5),
         Err(error) => {
             eprintln!("torture: {error}");
             ExitCode::from(3)
@@ -60,7 +61,7 @@ fn rounds(settings: &Settings) -> Result<Outcome> {
     let begun = Instant::now();
     let screen = Screen::new();
     let (mut rounds, mut calls, mut applied, mut violations) = (0_u64, 0, 0, 0);
-    let (mut failed, mut inconclusive) = (Vec::new(), Vec::new());
+    let (mut failed, mut inconclusive, mut missed) = (Vec::new(), Vec::new(), Vec::new());
     loop {
         let seed = settings.seed.wrapping_add(rounds);
         let verdict = match round::run(settings, seed, &screen) {
@@ -80,6 +81,7 @@ fn rounds(settings: &Settings) -> Result<Outcome> {
             Outcome::Passed => {}
             Outcome::Failed => failed.push(seed),
             Outcome::Inconclusive => inconclusive.push(seed),
+            Outcome::NotFound => missed.push(seed),
         }
         let is_over = |total| begun.elapsed() >= total;
         if settings.total.is_none_or(is_over) {
@@ -88,12 +90,16 @@ fn rounds(settings: &Settings) -> Result<Outcome> {
     }
     if rounds > 1 {
         screen.line(&format!(
-            "{rounds} rounds: {calls} calls, {applied} faults, {violations} violations; failed: {failed:?}; inconclusive: {inconclusive:?}"
+            "{rounds} rounds: {calls} calls, {applied} faults, {violations} violations; failed: {failed:?}; inconclusive: {inconclusive:?}; controls not found: {missed:?}"
         ));
     }
-    Ok(match (failed.is_empty(), inconclusive.is_empty()) {
-        (true, true) => Outcome::Passed,
-        (true, false) => Outcome::Inconclusive,
-        (false, _) => Outcome::Failed,
+    Ok(if !missed.is_empty() {
+        Outcome::NotFound
+    } else if !failed.is_empty() {
+        Outcome::Failed
+    } else if !inconclusive.is_empty() {
+        Outcome::Inconclusive
+    } else {
+        Outcome::Passed
     })
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::args::Control;
 use crate::conductor::AppliedFault;
 use crate::history::{History, Violation};
 use crate::plan::Fault;
@@ -17,12 +18,23 @@ pub(crate) enum Outcome {
     Failed,
     /// Nothing was violated, and not all could be judged.
     Inconclusive,
+    /// A rule was broken on purpose, and no promise that depends on it was.
+    NotFound,
 }
 
 impl Outcome {
     /// `is_judged`: whether failures without a cause could be told from those of a machine that is too busy.
-    fn of(violations: usize, idle: usize, is_judged: bool) -> Self {
-        if violations + idle > 0 {
+    fn of(
+        violations: &[Violation],
+        idle: usize,
+        is_judged: bool,
+        control: Option<Control>,
+    ) -> Self {
+        let broken = control.map_or(&[][..], Control::breaks);
+        let is_broken = |violation: &Violation| broken.contains(&violation.promise);
+        if !broken.is_empty() && !violations.iter().any(is_broken) {
+            Self::NotFound
+        } else if violations.len() + idle > 0 {
             Self::Failed
         } else if is_judged {
             Self::Passed
@@ -41,14 +53,13 @@ pub(crate) struct Verdict {
     pub(crate) violations: usize,
 }
 
-/// Prints what happened and what is wrong with it. `missing` are faults that could not be applied, with reasons. If `all` is to
-/// be judged, the machine must have had time.
+/// Prints what happened and what is wrong with it. `missing` are faults that could not be applied, with reasons.
 pub(crate) fn print(
     screen: &Screen,
     history: &History,
     violations: &[Violation],
     (faults, missing): (&[Fault], &[(Fault, String)]),
-    all: bool,
+    control: Option<Control>,
 ) -> Verdict {
     answers(screen, history);
     let idle = applied(screen, &history.applied, faults);
@@ -62,17 +73,15 @@ pub(crate) fn print(
         let name = screen.paint(Colour::Red, fault.name());
         screen.line(&format!("  WITHOUT EFFECT: {name}"));
     }
-    let is_judged = history.is_quick || !all;
-    let outcome = Outcome::of(violations.len(), idle.len(), is_judged);
+    let outcome = Outcome::of(violations, idle.len(), history.is_quick, control);
     if !history.is_quick {
-        let all = if outcome == Outcome::Inconclusive {
-            "INCONCLUSIVE"
-        } else {
-            "NOT JUDGED, what fails or is late in the calm"
-        };
-        screen.line(&format!(
-            "  {all}: the machine was too busy to tell failures from its own"
-        ));
+        screen.line(
+            "  NOT JUDGED, what fails or is late in the calm: the machine was too busy to tell it from its own failures",
+        );
+    }
+    if outcome == Outcome::NotFound {
+        let broken = control.map_or(&[][..], Control::breaks).join(", ");
+        screen.line(&format!("  NOT FOUND: {broken}"));
     }
     let verdict = Verdict {
         outcome,
@@ -82,11 +91,16 @@ pub(crate) fn print(
     };
     let colour = match outcome {
         Outcome::Passed => Colour::Green,
-        Outcome::Failed => Colour::Red,
+        Outcome::Failed | Outcome::NotFound => Colour::Red,
         Outcome::Inconclusive => Colour::Yellow,
     };
+    let calls = history.calls_by_library();
+    let calls = calls
+        .iter()
+        .map(|(library, calls)| format!("{library} {calls}"));
+    let calls = calls.collect::<Vec<_>>().join(", ");
     let text = format!(
-        "{} calls, {} faults, {} violations",
+        "{} calls ({calls}), {} faults, {} violations",
         verdict.calls, verdict.applied, verdict.violations
     );
     screen.line(&screen.paint(colour, &text));
@@ -152,9 +166,22 @@ mod tests {
 
     #[test]
     fn what_could_not_be_judged_has_not_passed() {
-        assert_eq!(Outcome::of(0, 0, true), Outcome::Passed);
-        assert_eq!(Outcome::of(0, 0, false), Outcome::Inconclusive);
-        assert_eq!(Outcome::of(1, 0, false), Outcome::Failed);
-        assert_eq!(Outcome::of(0, 1, true), Outcome::Failed);
+        let violation = || Violation {
+            promise: "limits hold",
+            what: String::new(),
+        };
+        let of = |violations: &[_], idle, is_judged| {
+            Outcome::of(violations, idle, is_judged, Some(Control::Quiet))
+        };
+        assert_eq!(of(&[], 0, true), Outcome::Passed);
+        assert_eq!(of(&[], 0, false), Outcome::Inconclusive);
+        assert_eq!(of(&[violation()], 0, false), Outcome::Failed);
+        assert_eq!(of(&[], 1, true), Outcome::Failed);
+        // That something else fails says nothing of the rule that is broken.
+        let found = |control| Outcome::of(&[violation()], 0, true, Some(control));
+        assert_eq!(found(Control::Greedy), Outcome::Failed);
+        assert_eq!(found(Control::Hoard), Outcome::NotFound);
+        let none = |idle| Outcome::of(&[], idle, false, Some(Control::Greedy));
+        assert_eq!([none(0), none(1)], [Outcome::NotFound; 2]);
     }
 }

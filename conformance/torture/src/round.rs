@@ -117,8 +117,8 @@ pub(crate) fn run(settings: &Settings, seed: u64, screen: &Screen) -> Result<Ver
     }
     violations.extend(history.violations());
     let told = (&*faults, &*missing);
-    let verdict = report::print(screen, &history, &violations, told, is_quiet);
-    let is_failed = verdict.outcome == Outcome::Failed;
+    let verdict = report::print(screen, &history, &violations, told, settings.control);
+    let is_failed = matches!(verdict.outcome, Outcome::Failed | Outcome::NotFound);
     if settings.keep || is_failed {
         keep(&server, dir, screen);
     }

@@ -128,7 +128,7 @@ fn count(job: &mut Job<'_>, begun: &HashSet<i64>) {
         let is_begun = !of_worker || begun.contains(&token);
         let free = || {
             let settled = job.settled.iter();
-            settled.filter(|(of, how, _)| *of == token && how.is_free())
+            settled.filter(|(of, how, call)| *of == token && how.is_free() && !call.is_refused())
         };
         let may_be_free = free().next().is_some() || !is_begun;
         let is_free = free().any(|(_, _, call)| call.done().is_some());

@@ -6,6 +6,8 @@ use super::{Call, History, Violation, time};
 use crate::log::{Answer, Claimed, How, Nanos, Op};
 use crate::programs::is_exact;
 
+const BY_SOMEBODY: &str = "a job is done by whoever acknowledges it";
+
 /// What a job went through.
 #[derive(Default)]
 struct Job<'a> {
@@ -49,6 +51,7 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
         asked_for(job, &mut violate);
         delivered(history, job, &mut violate);
         acknowledged(history, job, &mut violate);
+        ended(history, (*number, job), &mut violate);
     }
     for (job, what) in &history.tables.left {
         let what = format!("job {job}: {what}");
@@ -278,5 +281,35 @@ fn acknowledged(history: &History, job: &Job<'_>, violate: &mut impl FnMut(&'sta
             let what = format!("an effect under {token}: {call:?}");
             violate("what did not happen has no effect", what);
         }
+    }
+}
+
+/// A job that was delivered and is not there any more was acknowledged, or cancelled, or is a dead letter: an acknowledgement that was
+/// refused has not done it.
+fn ended(
+    history: &History,
+    (number, job): (i64, &Job<'_>),
+    violate: &mut impl FnMut(&'static str, String),
+) {
+    let tables = &history.tables;
+    let is_left = tables.left.iter().any(|(left, _)| *left == number);
+    let is_cancelled = job.cancelled || tables.cancelled.contains(&number);
+    if !job.is_seen() || is_left || is_cancelled || tables.dead.contains_key(&number) {
+        return;
+    }
+    let acks = job
+        .settled
+        .iter()
+        .filter(|(_, how, _)| matches!(how, How::Ack | How::AckIn));
+    let refused: Vec<_> = acks.map(|(token, _, call)| (token, call)).collect();
+    if !refused.iter().any(|(_, call)| call.may_be_done()) {
+        let refused = refused.iter();
+        let refused: Vec<_> = refused
+            .map(|(token, call)| format!("{token}: {:?}", call.answer))
+            .collect();
+        violate(
+            BY_SOMEBODY,
+            format!("it is done; acknowledgements: {refused:?}"),
+        );
     }
 }

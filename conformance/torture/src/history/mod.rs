@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use postgres::Client;
 
 use crate::Result;
+use crate::args::Role;
 use crate::conductor::AppliedFault;
 use crate::crew::Incarnation;
 use crate::log::{Answer, Event, Kind, Nanos, Op, Record, SECOND, read};
@@ -277,6 +278,19 @@ impl History {
         stops
             .map(|(stop, go)| to.min(*go).saturating_sub(from.max(*stop)))
             .sum()
+    }
+
+    /// Counts calls by the library of their programs.
+    pub(crate) fn calls_by_library(&self) -> BTreeMap<&'static str, usize> {
+        let mut calls = BTreeMap::new();
+        for call in &self.calls {
+            let name = match self.programs[call.program].role {
+                Role::Library { library, .. } => library.name(),
+                Role::Plain => "plain SQL",
+            };
+            *calls.entry(name).or_default() += 1;
+        }
+        calls
     }
 
     /// Counts answers by operation and by what they say.

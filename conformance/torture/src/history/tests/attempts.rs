@@ -70,7 +70,10 @@ fn deliveries_are_counted() {
         assert_eq!(again(how, Answer::Done, 1), [""; 0]);
         assert_eq!(again(how, Answer::Done, 2), [NUMBER]);
         // It may have taken place, or not.
-        assert_eq!(again(how, refused(), 1), [""; 0]);
+        assert_eq!(again(how, unknown(), 1), [""; 0]);
+        assert_eq!(again(how, unknown(), 2), [""; 0]);
+        // It has not.
+        assert_eq!(again(how, refused(), 1), [NUMBER]);
         assert_eq!(again(how, refused(), 2), [""; 0]);
     }
     assert_eq!(checked([claim(7, 2, 10)]), [NUMBER]);

@@ -2,6 +2,8 @@
 
 use super::*;
 
+pub(super) const BY_SOMEBODY: &str = "a job is done by whoever acknowledges it";
+
 #[test]
 fn jobs() {
     let checked = |calls: Vec<Call>, effects: &[(i64, i64, bool)]| {
@@ -122,4 +124,48 @@ fn workers() {
     let later = with(claim(3, 8, (4, 4)));
     let stale = "a delivery that is not the latest changes nothing";
     assert_eq!(later, [stale]);
+}
+
+/// What is refused has not done a job.
+#[test]
+fn jobs_that_have_ended() {
+    let ended = |more: Option<Call>| {
+        let calls = [push(2, Answer::Done), claim(2, 7, (3, 4))];
+        history(calls.into_iter().chain(more))
+    };
+    let is_done_by_nobody = |history: &History| {
+        let violations = history.violations();
+        violations.iter().any(|it| it.promise == BY_SOMEBODY)
+    };
+    let acked = |how, answer: Option<Answer>| {
+        let mut acked = ack(2, 7, (5, 6), how);
+        acked.answer = answer.map(|answer| (6 * SECOND, answer));
+        is_done_by_nobody(&ended(Some(acked)))
+    };
+    for how in [How::Ack, How::AckIn] {
+        assert!(acked(how, Some(refused())));
+        // One that was not answered, or of which nobody knows, may have done it.
+        assert!(!acked(how, Some(Answer::Done)));
+        assert!(!acked(how, Some(unknown())));
+        assert!(!acked(how, None));
+    }
+    for how in [How::Nack, How::Snooze, How::Release, How::Abandon] {
+        assert!(acked(how, Some(Answer::Done)));
+    }
+    assert!(is_done_by_nobody(&ended(None)));
+    let with = |change: fn(&mut History)| {
+        let mut history = ended(None);
+        change(&mut history);
+        is_done_by_nobody(&history)
+    };
+    assert!(!with(|it| it.tables.left = vec![(2, String::new())]));
+    assert!(!with(|it| it.tables.cancelled = [2].into()));
+    let dead = |it: &mut History| {
+        let (attempts, errors) = (1, vec![1]);
+        it.tables.dead.insert(2, Dead { attempts, errors });
+    };
+    assert!(!with(dead));
+    // Nobody knows whether it was pushed.
+    let unseen = history([push(2, unknown())]);
+    assert!(!is_done_by_nobody(&unseen));
 }
