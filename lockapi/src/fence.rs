@@ -127,10 +127,11 @@ impl Fence {
                 connection.perform(&[check]).await
             }
             Proof::Session(session) => {
+                // The lock has one mark, whatever its holders call it: a number is the same in all namespaces.
                 let check = mutex::Check {
                     session: *session,
-                    namespace: self.namespace.to_string(),
-                    key: self.key.to_string(),
+                    namespace: String::new(),
+                    key: self.key.lock_id(&self.namespace).to_string(),
                     fence: self.token,
                 };
                 connection.perform(&[check]).await

@@ -80,8 +80,7 @@ impl fmt::Display for Key {
         match &self.0 {
             Form::Name(name) if name.starts_with('#') => write!(f, "#{name}"),
             Form::Name(name) => f.write_str(name),
-            Form::Number(number) => write!(f, "#{number}"),
-            Form::Pair(class, object) => write!(f, "#{class},{object}"),
+            Form::Number(_) | Form::Pair(..) => self.lock_id("").fmt(f),
         }
     }
 }
@@ -129,6 +128,18 @@ pub struct LockId {
     pub key: i64,
     /// Whether the number is in the space of `(int4, int4)` keys.
     pub pair: bool,
+}
+
+/// Renders `#n`, or `#class,object`.
+impl fmt::Display for LockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.pair {
+            // The lower half, with its sign.
+            write!(f, "#{},{}", self.key >> 32, self.key << 32 >> 32)
+        } else {
+            write!(f, "#{}", self.key)
+        }
+    }
 }
 
 /// Computes the 64-bit advisory lock key of a name: the first eight bytes, big-endian, of

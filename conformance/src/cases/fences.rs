@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lockapi::ErrorKind;
 use lockapi::lease::LeaseOptions;
+use lockapi::{ErrorKind, Key, advisory_key};
 
 use crate::context::{Context, MINUTE};
 use crate::fixture::Locks;
@@ -23,6 +23,7 @@ register! { "fences":
     M11 old_fence_is_rejected_by_check_in [Transactions];
     M11 check_in_of_a_later_holder_waits_for_an_earlier_one [Transactions];
     M11 older_fence_is_rejected_after_a_newer_one [Transactions];
+    M11 lock_has_one_fence_whatever_it_is_called [Transactions];
     L11 check_in_rejects_an_expired_holder [Transactions];
     L11 check_in_rejects_a_released_holder [Transactions];
     L11 check_in_rejects_a_holder_that_a_person_released [Sql, Transactions];
@@ -298,6 +299,38 @@ async fn older_fence_is_rejected_after_a_newer_one(cx: Context) {
     );
     early.rollback().await;
     next.unlock().await.unwrap();
+}
+
+/// A number is the same lock in each namespace, and so is the number of a name.
+async fn lock_has_one_fence_whatever_it_is_called(cx: Context) {
+    let (here, there) = (cx.backend().await, cx.elsewhere().await.backend().await);
+    let number = fastrand::i64(..);
+    let of_name = advisory_key(cx.namespace(), "door");
+    let pair = (fastrand::i32(..), fastrand::i32(..));
+    for (one, other) in [
+        (Key::from(number), Key::from(number)),
+        (Key::from(pair), Key::from(pair)),
+        (Key::from("door"), Key::from(of_name)),
+    ] {
+        let guard = here.mutex(&one).unwrap().lock().await.unwrap();
+        let stale = guard.fence();
+        let mut writing = cx.begin().await.unwrap();
+        writing.check_in(&stale).await.unwrap();
+        drop(guard);
+        let successor = there.mutex(&other).unwrap();
+        let next = soon("the successor", successor.lock()).await.unwrap();
+        let fence = next.fence();
+        let mut later = cx.begin().await.unwrap();
+        let checking = tokio::spawn(async move {
+            later.check_in(&fence).await.unwrap();
+            later.commit().await;
+        });
+        tokio::pin!(checking);
+        not_yet("two holders write at once", &mut checking).await;
+        writing.commit().await;
+        soon("the later holder", checking).await.unwrap();
+        next.unlock().await.unwrap();
+    }
 }
 
 fn by_hand() -> LeaseOptions {

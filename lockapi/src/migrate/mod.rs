@@ -155,6 +155,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "limit_keys",
         sql: include_str!("../../migrations/0025_limit_keys.sql"),
     },
+    Migration {
+        version: 26,
+        name: "fence_marks",
+        sql: include_str!("../../migrations/0026_fence_marks.sql"),
+    },
 ];
 
 impl Migration {

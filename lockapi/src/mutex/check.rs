@@ -10,9 +10,9 @@ use crate::mutex::session::mark_id;
 pub struct Check {
     /// The mark of the session that holds the lock.
     pub session: i64,
-    /// Namespace of the backend.
+    /// Empty: a lock is the same in every namespace.
     pub namespace: String,
-    /// Key of the mutex, as tables store it.
+    /// The advisory lock, as tables store it.
     pub key: String,
     /// The holder's token.
     pub fence: i64,
