@@ -31,6 +31,8 @@ register! { "groups":
     Q22 take_in_a_transaction_keeps_to_the_limit [Transactions];
     Q22 workers_keep_to_the_limit;
     Q23 ordered_jobs_are_delivered_in_the_order_of_their_numbers;
+    Q23 ordered_jobs_with_keys_keep_the_order_of_their_list;
+    Q23 ordered_jobs_with_keys_keep_their_order_in_a_transaction [Transactions];
     Q23 ordered_job_that_is_tried_again_keeps_its_place;
     Q23 ordered_dead_letter_lets_its_group_go_on;
     Q23 ordered_job_that_is_changed_keeps_its_number;
@@ -446,6 +448,43 @@ async fn ordered_jobs_are_delivered_in_the_order_of_their_numbers(cx: Context) {
     none(&queue).await;
     delayed.ack().await.unwrap();
     next(&queue, 3).await.ack().await.unwrap();
+}
+
+/// Jobs of a group whose keys have another order than the jobs.
+fn with_keys() -> Vec<Job> {
+    vec![
+        of("a", 1).unique("z", Unique::Skip),
+        of("a", 2).idempotency_key("event 9"),
+        of("a", 3),
+        of("a", 4).idempotency_key("event 10"),
+        of("a", 5).unique("b", Unique::Skip),
+        of("a", 6),
+        of("a", 7),
+    ]
+}
+
+async fn all_in_order(queue: &Arc<dyn Queue>) {
+    for number in 1..=7 {
+        next(queue, number).await.ack().await.unwrap();
+    }
+    none(queue).await;
+}
+
+async fn ordered_jobs_with_keys_keep_the_order_of_their_list(cx: Context) {
+    let queue = cx.queue().await;
+    queue.set_groups(Groups::default().ordered()).await.unwrap();
+    let pushed = queue.push_all(with_keys()).await.unwrap();
+    assert!(pushed.is_sorted_by_key(|it| it.id), "{pushed:?}");
+    all_in_order(&queue).await;
+}
+
+async fn ordered_jobs_with_keys_keep_their_order_in_a_transaction(cx: Context) {
+    let queue = cx.queue().await;
+    queue.set_groups(Groups::default().ordered()).await.unwrap();
+    let mut tx = cx.begin().await.unwrap();
+    tx.push_in(&queue, with_keys()).await.unwrap();
+    tx.commit().await;
+    all_in_order(&queue).await;
 }
 
 async fn ordered_job_that_is_tried_again_keeps_its_place(cx: Context) {

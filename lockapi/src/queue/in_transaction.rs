@@ -21,7 +21,8 @@ impl dyn Queue + '_ {
     /// transaction each of its statements is a transaction of its own.
     ///
     /// # Guarantees
-    /// All jobs are pushed or none, together with everything else in the transaction. The commit
+    /// All jobs are pushed or none, together with everything else in the transaction, and their numbers increase
+    /// as with [`push_all`](Queue::push_all). The commit
     /// notifies workers, unless
     /// [`QueueOptions::notify_on_commit`](super::QueueOptions::notify_on_commit) is `false`.
     ///
@@ -113,51 +114,62 @@ async fn push(
     let failed = |failure: crate::error::Failure| failure.error(OPERATION).on(queue.name());
     let tells = queue.options().notify_on_commit;
     let topic = tells.then(|| topic(queue.namespace(), queue.name()));
-    let (keyed, plain): (Vec<_>, Vec<_>) = jobs.iter().partition(|job| job.is_keyed());
-    let mut ids = Vec::new();
-    if !plain.is_empty() {
-        let push = Push {
-            namespace: queue.namespace().to_owned(),
-            queue: queue.name().to_owned(),
-            jobs: plain
-                .iter()
-                .map(|job| job.pushed_row(queue.name()))
-                .collect(),
-            topic,
-        };
-        ids = connection.perform(&[push]).await.map_err(failed)?.concat();
-    }
     let mut pushed = Vec::new();
-    for job in keyed {
-        let push = PushKeyed {
-            namespace: queue.namespace().to_owned(),
-            queue: queue.name().to_owned(),
-            job: job.pushed_row(queue.name()),
-            keys: job.keys(),
-            topic,
-        };
-        let mut answer = None;
-        for _ in 0..TRIES {
-            let sent = connection.perform(std::slice::from_ref(&push)).await;
-            answer = sent.map_err(failed)?.pop().flatten();
-            if answer.is_some() {
-                break;
+    // In the order of the jobs, so that their numbers are: those without keys that follow one another at once.
+    for jobs in jobs.chunk_by(|one, next| !one.is_keyed() && !next.is_keyed()) {
+        match jobs {
+            [job] if job.is_keyed() => {
+                pushed.push(push_keyed(&mut connection, queue, job, topic).await?);
             }
-            if !push.keys.unique_key.is_empty() {
-                // Another transaction has locked the job: this one waits for it.
-                let hold = HoldKey {
-                    name: Name {
-                        namespace: push.namespace.clone(),
-                        queue: push.queue.clone(),
-                    },
-                    key: push.keys.unique_key.clone(),
+            jobs => {
+                let rows = jobs.iter().map(|job| job.pushed_row(queue.name()));
+                let push = Push {
+                    namespace: queue.namespace().to_owned(),
+                    queue: queue.name().to_owned(),
+                    jobs: rows.collect(),
+                    topic,
                 };
-                connection.perform(&[hold]).await.map_err(failed)?;
+                let ids = connection.perform(&[push]).await.map_err(failed)?;
+                let new = |id| Pushed { id, how: How::New };
+                pushed.extend(ids.concat().into_iter().map(new));
             }
         }
-        pushed.push(answer.ok_or_else(|| key_is_busy().on(queue.name()))?);
     }
-    Ok(in_order(&jobs, ids, pushed))
+    Ok(pushed)
+}
+
+async fn push_keyed(
+    connection: &mut CallerConnection<'_>,
+    queue: &dyn Queue,
+    job: &Job,
+    topic: Option<i64>,
+) -> Result<Pushed> {
+    let failed = |failure: crate::error::Failure| failure.error("push_in").on(queue.name());
+    let push = PushKeyed {
+        namespace: queue.namespace().to_owned(),
+        queue: queue.name().to_owned(),
+        job: job.pushed_row(queue.name()),
+        keys: job.keys(),
+        topic,
+    };
+    for _ in 0..TRIES {
+        let sent = connection.perform(std::slice::from_ref(&push)).await;
+        if let Some(pushed) = sent.map_err(failed)?.pop().flatten() {
+            return Ok(pushed);
+        }
+        if !push.keys.unique_key.is_empty() {
+            // Another transaction has locked the job: this one waits for it.
+            let hold = HoldKey {
+                name: Name {
+                    namespace: push.namespace.clone(),
+                    queue: push.queue.clone(),
+                },
+                key: push.keys.unique_key.clone(),
+            };
+            connection.perform(&[hold]).await.map_err(failed)?;
+        }
+    }
+    Err(key_is_busy().on(queue.name()))
 }
 
 async fn ack(mut connection: CallerConnection<'_>, delivery: &Delivery) -> Result<()> {
@@ -337,19 +349,4 @@ pub(crate) fn check<'a>(queue: &dyn Queue, jobs: &'a [Job]) -> Result<Cow<'a, [J
     jobs.iter()
         .try_for_each(|job| job.check(queue.options().max_payload))?;
     Ok(jobs)
-}
-
-/// Answers in the order of the jobs, of the numbers of those without keys and the answers to those
-/// with.
-pub(crate) fn in_order(jobs: &[Job], plain: Vec<i64>, keyed: Vec<Pushed>) -> Vec<Pushed> {
-    let (mut plain, mut keyed) = (plain.into_iter(), keyed.into_iter());
-    jobs.iter()
-        .filter_map(|job| {
-            if job.is_keyed() {
-                keyed.next()
-            } else {
-                plain.next().map(|id| Pushed { id, how: How::New })
-            }
-        })
-        .collect()
 }

@@ -119,6 +119,10 @@ pub trait Queue: Send + Sync + fmt::Debug {
 
     /// Pushes jobs, all of them or none, at most [`MAX_PUSH`] jobs of [`MAX_PUSH_BYTES`] in all.
     ///
+    /// # Guarantees
+    /// The numbers of new jobs increase in the order of the list, with keys or without: in this order those of an
+    /// [ordered](Groups::ordered) group run.
+    ///
     /// # Errors
     /// `Invalid` for jobs outside of the limits, before anything is sent. `Unavailable`: not
     /// pushed. `TimedOut`: not pushed, because a transaction that has pushed the same key stayed

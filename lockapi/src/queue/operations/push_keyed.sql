@@ -4,7 +4,7 @@
 -- Promises: at most one job with a unique key waits or runs in a queue. An idempotency key always refers to
 -- the job of its first push. A job has only one of the two keys. A job with a group is parked. Returns the number of the job and the
 -- outcome: 0 new, 1 existing, 2 changed, 3 retry, 4 not changed because it runs. A job of which only the payload is changed keeps
--- the key by which it is limited. A job that is returned is as
+-- the key by which it is limited. Numbers of new jobs increase in the order of the arrays. A job that is returned is as
 -- durable as a new one: its push may be one whose session ended while its commit waited for a standby, which
 -- everybody sees, and which a promotion may lose. So the statement writes to the WAL in this case too, and its
 -- commit waits for everything that was written before.
@@ -107,10 +107,18 @@ WITH want AS MATERIALIZED (
                 WHERE o.id OPERATOR(pg_catalog.=) j.id)
      WHERE j.id OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT h.id FROM held AS h))
     RETURNING j.id
+), numbered AS MATERIALIZED (
+    SELECT t.n, pg_catalog.nextval('lockapi.job_seq'::pg_catalog.regclass) AS id
+      FROM (SELECT t.n
+              FROM turn AS t
+             WHERE NOT EXISTS (SELECT FROM there AS o WHERE o.n OPERATOR(pg_catalog.=) t.n)
+             ORDER BY t.n
+            OFFSET 0) AS t
 ), fresh AS (
     INSERT INTO lockapi.push_key AS k (namespace, queue, key, job)
-    SELECT t.namespace, t.queue, t.idempotency_key, pg_catalog.nextval('lockapi.job_seq'::pg_catalog.regclass)
+    SELECT t.namespace, t.queue, t.idempotency_key, d.id
       FROM turn AS t
+      JOIN numbered AS d ON d.n OPERATOR(pg_catalog.=) t.n
      WHERE t.idempotency_key OPERATOR(pg_catalog.<>) ''
      ORDER BY t.namespace, t.queue, t.idempotency_key
     ON CONFLICT DO NOTHING
@@ -122,10 +130,10 @@ WITH want AS MATERIALIZED (
                      AND f.key OPERATOR(pg_catalog.=) t.idempotency_key
      WHERE t.idempotency_key OPERATOR(pg_catalog.<>) ''
      UNION ALL
-    SELECT t.n, pg_catalog.nextval('lockapi.job_seq'::pg_catalog.regclass)
+    SELECT t.n, d.id
       FROM turn AS t
+      JOIN numbered AS d ON d.n OPERATOR(pg_catalog.=) t.n
      WHERE t.idempotency_key OPERATOR(pg_catalog.=) ''
-       AND NOT EXISTS (SELECT FROM there AS o WHERE o.n OPERATOR(pg_catalog.=) t.n)
 ), pushed AS (
     INSERT INTO lockapi.job (id, run_at, due_at, group_key, created_at, max_attempts, priority, namespace, queue, unique_key,
                              name, payload, expires_at, headers)
