@@ -21,6 +21,7 @@ register! { "operator":
     H11 payload_and_attempts_are_replaced;
     H11 unique_key_stays_with_an_edited_job;
     H11 time_to_live_begins_when_an_edited_job_is_due;
+    H11 time_to_live_of_an_admitted_job_begins_anew;
     H11 job_that_does_not_wait_is_left;
     H11 job_that_was_changed_since_it_was_read_is_left;
     H11 job_of_a_group_that_is_put_off_leaves_its_place;
@@ -205,6 +206,20 @@ async fn time_to_live_begins_when_an_edited_job_is_due(cx: Context) {
     cx.elapse(MINUTE * 2).await;
     assert!(edit(&operator, id, JobEdit::new().now()).await);
     done(&queue, 3).await;
+}
+
+async fn time_to_live_of_an_admitted_job_begins_anew(cx: Context) {
+    let backend = cx.backend().await;
+    let (queue, operator) = (backend.queue("work").unwrap(), backend.operator());
+    let id = queue.push(job(1).group("a").ttl(HOUR)).await.unwrap().id;
+    cx.elapse(MINUTE * 50).await;
+    // It is due since it was admitted, which says nothing of its time to live.
+    let delivery = one(&queue).await;
+    let later = delivery.run_at() + HOUR * 2;
+    delivery.release().await.unwrap();
+    assert!(edit(&operator, id, JobEdit::new().at(later)).await);
+    cx.elapse(HOUR * 2 + MINUTE * 20).await;
+    done(&queue, 1).await;
 }
 
 async fn job_that_does_not_wait_is_left(cx: Context) {

@@ -48,8 +48,11 @@ WITH held AS MATERIALIZED (
                          THEN timestamptz '20000-01-01 00:00:00+00' ELSE w.due END,
            due_at = CASE WHEN j.due_at IS NOT NULL OR j.group_key IS NOT NULL AND w.due > pg_catalog.statement_timestamp()
                          THEN w.due END,
-           expires_at = CASE WHEN w.moved AND j.expires_at > w.before
-                             THEN w.due + (extract(epoch FROM j.expires_at - w.before) * 1000000)::int8 * interval '1 microsecond'
+           expires_at = CASE WHEN w.moved
+                             THEN w.due + (extract(epoch FROM j.expires_at - CASE WHEN j.expires_at <= w.before
+                                                                                       OR j.group_key IS NOT NULL AND j.due_at IS NULL
+                                                                                  THEN j.created_at
+                                                                                  ELSE w.before END) * 1000000)::int8 * interval '1 microsecond'
                              ELSE j.expires_at END,
            priority = CASE WHEN $6::int8 >= 0 THEN $6::int8 ELSE j.priority END,
            max_attempts = CASE WHEN $7::int8 > 0 THEN $7::int8 ELSE j.max_attempts END,

@@ -25,6 +25,7 @@ impl Jobs {
             return Edit::Left;
         };
         let before = live.due_at.unwrap_or(live.run_at);
+        let is_admitted = !live.job.group.is_empty() && live.due_at.is_none();
         let priority = want.edit.priority.map(Priority::number);
         let wanted = want.edit.at.filter(|at| before.max(*at) > now);
         let due = match (wanted, priority) {
@@ -42,9 +43,15 @@ impl Jobs {
             live.run_at = due;
         }
         if wanted.is_some()
-            && let Some(expires) = live.expires_at.as_mut().filter(|at| **at > before)
+            && let Some(expires) = live.expires_at.as_mut()
         {
-            *expires = due.saturating_add(*expires - before);
+            // When it was due at first is not known of what was admitted or deferred.
+            let from = if is_admitted || *expires <= before {
+                live.created_at
+            } else {
+                before
+            };
+            *expires = due.saturating_add(*expires - from);
         }
         live.job.priority = priority.unwrap_or(live.job.priority);
         live.job.max_attempts = most.unwrap_or(live.job.max_attempts);
