@@ -8,7 +8,7 @@ use lockapi::limit::{Algorithm, MAX_PERIOD, MAX_RESERVATIONS, PermitRequest, Quo
 use lockapi::{ErrorKind, RateLimiter, Reservation};
 
 use super::limiter::HOUR;
-use crate::context::Context;
+use crate::context::{Context, MINUTE};
 use crate::harness::register;
 
 register! { "limiter_reservations":
@@ -17,6 +17,7 @@ register! { "limiter_reservations":
     W04 reservations_beyond_the_bound_are_refused [Futures];
     R12 what_is_replenished_is_withheld_from_one_refund;
     R12 key_recovers_from_thousands_that_expired [Futures];
+    R12 what_has_expired_is_swept_where_nobody_asks_again [Futures];
     R12 reservation_of_a_key_that_was_reset_is_lost;
     R12 reservation_is_given_back_to_its_own_algorithm;
 }
@@ -216,6 +217,22 @@ async fn key_recovers_from_thousands_that_expired(cx: Context) {
         assert_eq!(cx.limit(&key).await.unwrap().reserved, 1);
         end(later).await;
     }
+}
+
+async fn what_has_expired_is_swept_where_nobody_asks_again(cx: Context) {
+    let limiter = cx.backend().await.rate_limiter(Quota::per_hour(100));
+    let limiter = limiter.unwrap();
+    for (key, hold) in [("gone", HOUR), ("kept", HOUR * 20)] {
+        let open = reserve(&limiter, &PermitRequest::new(key), 30, hold).await;
+        open.into_iter().for_each(std::mem::forget);
+    }
+    // It sweeps all namespaces.
+    limiter.sweep().await.unwrap();
+    assert_eq!(cx.limit("gone").await.unwrap().reserved, 30);
+    cx.elapse(HOUR + MINUTE * 2).await;
+    limiter.sweep().await.unwrap();
+    assert!(cx.limit("gone").await.is_none());
+    assert_eq!(cx.limit("kept").await.unwrap().reserved, 30);
 }
 
 async fn reservation_of_a_key_that_was_reset_is_lost(cx: Context) {

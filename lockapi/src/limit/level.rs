@@ -158,11 +158,12 @@ impl Level {
 
     /// Whether it means the same as no row, to every quota.
     pub(crate) fn is_idle(&self, now: i64) -> bool {
-        self.at <= now
-            && self.tat <= now
-            && self.forgotten() <= now
-            && self.blocked_until <= now
-            && self.reserved == 0
+        self.is_over(now) && self.reserved == 0
+    }
+
+    /// Whether nothing counts any more but what is reserved.
+    pub(crate) fn is_over(&self, now: i64) -> bool {
+        self.at <= now && self.tat <= now && self.forgotten() <= now && self.blocked_until <= now
     }
 
     /// When nothing of the window counts any more.

@@ -16,6 +16,8 @@ use crate::driver::{Row, Rows, Value};
 
 /// A row that has been idle for so long is deleted, in nanoseconds.
 const IDLE: i64 = 60_000_000_000;
+/// A part of a sweep deletes so many reservations at most.
+const MOST_FORGOTTEN: i64 = 10_000;
 
 /// The rows of all limits.
 #[derive(Clone, Debug, Default)]
@@ -327,13 +329,18 @@ impl Limits {
     ) -> (i64, Vec<(String, String)>) {
         let most = usize::try_from(most).unwrap_or_default();
         let part = self.rows.range((Excluded(after), Unbounded)).take(most);
-        let idle = |level: &Level| {
-            let idle = level.at.max(level.tat).max(level.forgotten()) < now - IDLE;
-            idle && level.is_idle(now)
+        let mut reservations = 0;
+        let mut goes = |row: &LimitRow| {
+            let level = &row.level;
+            let is_over = level.at.max(level.tat).max(level.forgotten()) < now - IDLE;
+            let mut reserved = row.reserved.keys();
+            let is_idle =
+                is_over && level.is_over(now) && reserved.all(|(expires, _)| *expires < now - IDLE);
+            // All of it, or nothing.
+            reservations += if is_idle { level.reserved } else { 0 };
+            is_idle && reservations <= MOST_FORGOTTEN
         };
-        let part: Vec<_> = part
-            .map(|(key, row)| (key.clone(), idle(&row.level)))
-            .collect();
+        let part: Vec<_> = part.map(|(key, row)| (key.clone(), goes(row))).collect();
         let rows = self.rows.len();
         for (key, _) in part.iter().filter(|(_, idle)| *idle) {
             self.rows.remove(key);
