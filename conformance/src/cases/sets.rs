@@ -15,6 +15,7 @@ register! { "sets":
     M14 each_key_is_locked_once_in_one_order;
     M14 all_or_nothing;
     M14 one_timeout_for_all;
+    M14 timeout_holds_where_the_server_is_silent @ Own [Sql];
     M14 reversed_orders_never_deadlock;
     M14 any_takes_what_is_free_and_no_more;
     M14 any_waits_for_one;
@@ -118,6 +119,19 @@ async fn one_timeout_for_all(cx: Context) {
     let guard = soon("all of them", set.lock_all_timeout(MINUTE)).await;
     guard.unwrap().unlock().await.unwrap();
     free(&cx).await;
+}
+
+async fn timeout_holds_where_the_server_is_silent(cx: Context) {
+    let set = set(&cx.backend().await);
+    set.lock_all().await.unwrap().unlock().await.unwrap();
+    cx.set_silent(true).await;
+    // Not what becomes of the attempts, which take longer.
+    let short = Duration::from_millis(300);
+    let error = set.lock_all_timeout(short).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    let error = set.lock_any_timeout(2, short).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    cx.set_silent(false).await;
 }
 
 async fn reversed_orders_never_deadlock(cx: Context) {

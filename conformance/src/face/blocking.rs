@@ -6,8 +6,8 @@ mod rw_lock;
 mod schedule;
 mod slots;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use lockapi::blocking;
@@ -180,6 +180,15 @@ impl Mutex for Blocking<blocking::Mutex> {
         self.with(move |mutex| mutex.lock_timeout(timeout))
             .await
             .map(mutex_guard)
+    }
+
+    fn now(&self) -> Duration {
+        static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        BEGUN.elapsed()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        tokio::time::sleep(time).await;
     }
 }
 

@@ -162,6 +162,14 @@ impl<M: Mutex + ?Sized> Mutex for Through<M> {
     async fn lock_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>> {
         self.0.lock_timeout(timeout).await.map(mutex_guard)
     }
+
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        self.0.sleep(time).await;
+    }
 }
 
 #[async_trait]

@@ -49,6 +49,14 @@ impl Mutex for LeasedMutexHandle {
         let locked = self.0.acquire_timeout("lock_timeout", THIS, timeout).await;
         locked.map(guard)
     }
+
+    fn now(&self) -> Duration {
+        self.0.core().connections.timer.now()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        self.0.core().connections.timer.sleep(time).await;
+    }
 }
 
 impl fmt::Debug for LeasedMutexHandle {

@@ -189,6 +189,14 @@ impl Mutex for MutexHandle {
         let waiting = self.wait_for("lock_timeout", LockMode::Exclusive, timeout);
         Ok(Box::new(waiting.await?))
     }
+
+    fn now(&self) -> Duration {
+        self.handle.core.connections.timer.now()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        self.handle.core.connections.timer.sleep(time).await;
+    }
 }
 
 impl fmt::Debug for MutexHandle {

@@ -100,6 +100,14 @@ pub trait Mutex: Send + Sync + fmt::Debug {
     /// # Errors
     /// `TimedOut`; otherwise as for [`lock`](Self::lock).
     async fn lock_timeout(&self, timeout: Duration) -> Result<Box<dyn MutexGuard>>;
+
+    /// The time since some moment, by the clock that timeouts go by.
+    #[doc(hidden)]
+    fn now(&self) -> Duration;
+
+    /// Returns after this time, by the same clock.
+    #[doc(hidden)]
+    async fn sleep(&self, time: Duration);
 }
 
 /// Holds a [`Mutex`] until it is unlocked or dropped.

@@ -1,7 +1,7 @@
 //! Several mutexes at once.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::{FutureExt, join_all, select_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -10,6 +10,7 @@ use super::{LockOwner, Mutex, MutexGuard};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::key::Key;
+use crate::wait::unless;
 
 /// Mutexes that are locked together: all of them, or as many as are free.
 ///
@@ -109,7 +110,8 @@ impl MutexSet {
         self.all("lock_all", None).await
     }
 
-    /// Waits for at most `timeout`, for all of them together.
+    /// Waits for at most `timeout`, for all of them together, also where the server does not answer. With
+    /// a timeout of zero each is tried once.
     ///
     /// # Cancel safety
     /// When dropped, nothing stays locked.
@@ -129,7 +131,8 @@ impl MutexSet {
     /// `Invalid` when `most` is 0; otherwise as for [`Mutex::try_lock`].
     pub async fn try_lock_any(&self, most: usize) -> Result<Option<MutexSetGuard>> {
         check_most("try_lock_any", most)?;
-        let guards = self.add_free(Vec::new(), most).await?;
+        let mut guards = Vec::new();
+        self.add_free(&mut guards, most).await?;
         Ok((!guards.is_empty()).then_some(MutexSetGuard { guards }))
     }
 
@@ -144,7 +147,7 @@ impl MutexSet {
         self.any("lock_any", most, None).await
     }
 
-    /// As [`lock_any`](Self::lock_any), and waits for at most `timeout`.
+    /// As [`lock_any`](Self::lock_any), and waits for at most `timeout`: what is held by then is returned.
     ///
     /// # Cancel safety
     /// When dropped, nothing stays locked.
@@ -160,18 +163,22 @@ impl MutexSet {
         operation: &'static str,
         timeout: Option<Duration>,
     ) -> Result<MutexSetGuard> {
-        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let limit = Limit::new(&*self.mutexes[0], timeout);
         let mut guards: Vec<Box<dyn MutexGuard>> = Vec::new();
         loop {
             // All the rest in one round trip, and then the wait for the first that is held.
-            let more = self.try_in_front(guards.len()).await;
+            let more = limit.bound(self.try_in_front(guards.len())).await;
+            let next = &self.mutexes[guards.len()];
+            let more = more.unwrap_or_else(|| Err(limit.is_over(operation, &**next)));
             guards.extend(more.map_err(|error| error.during(operation))?);
             let Some(next) = self.mutexes.get(guards.len()) else {
                 break;
             };
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let guard = wait(&**next, left).await;
+            let guard = wait(&**next, limit.left()).await;
             guards.push(guard.map_err(|error| error.during(operation))?);
+            if guards.len() == self.mutexes.len() {
+                break;
+            }
         }
         let lost = guards.iter().find(|guard| guard.is_lost());
         if let Some(lost) = lost {
@@ -196,13 +203,27 @@ impl MutexSet {
         timeout: Option<Duration>,
     ) -> Result<MutexSetGuard> {
         check_most(operation, most)?;
-        let mut guards = self.add_free(Vec::new(), most).await?;
+        let first = &*self.mutexes[0];
+        let limit = Limit::new(first, timeout);
+        let mut guards = Vec::new();
+        let tried = limit.bound(self.add_free(&mut guards, most)).await;
+        match tried {
+            Some(tried) => tried.map_err(|error| error.during(operation))?,
+            None if guards.is_empty() => return Err(limit.is_over(operation, first)),
+            None => {}
+        }
         if guards.is_empty() {
-            let waiting = self.mutexes.iter().map(|mutex| wait(&**mutex, timeout));
+            let left = limit.left();
+            let waiting = self.mutexes.iter().map(|mutex| wait(&**mutex, left));
             let mut waiting: FuturesUnordered<_> = waiting.collect();
             let mut next = waiting.next().await;
             while let Some(guard) = next {
-                guards.push(guard.map_err(|error| error.during(operation))?);
+                match guard {
+                    Ok(guard) => guards.push(guard),
+                    Err(error) if guards.is_empty() => return Err(error.during(operation)),
+                    // One is enough.
+                    Err(_) => break,
+                }
                 next = if guards.len() < most {
                     waiting.next().now_or_never().flatten()
                 } else {
@@ -210,17 +231,14 @@ impl MutexSet {
                 };
             }
             drop(waiting);
-            guards = self.add_free(guards, most).await?;
+            // What is held stays so where others cannot be had in time, or at all.
+            drop(limit.bound(self.add_free(&mut guards, most)).await);
         }
         Ok(MutexSetGuard { guards })
     }
 
     /// Adds those that are free, and never takes more than are wanted.
-    async fn add_free(
-        &self,
-        mut guards: Vec<Box<dyn MutexGuard>>,
-        most: usize,
-    ) -> Result<Vec<Box<dyn MutexGuard>>> {
+    async fn add_free(&self, guards: &mut Vec<Box<dyn MutexGuard>>, most: usize) -> Result<()> {
         let held: Vec<Fence> = guards.iter().map(|guard| guard.fence()).collect();
         // Not everybody begins with the same ones.
         let first = fastrand::usize(..self.mutexes.len());
@@ -238,7 +256,44 @@ impl MutexSet {
                 guards.extend(guard?);
             }
         }
-        Ok(guards)
+        Ok(())
+    }
+}
+
+/// The time that a call has for all of its keys, by the clock of their backend.
+struct Limit<'a> {
+    clock: &'a dyn Mutex,
+    timeout: Option<Duration>,
+    from: Duration,
+}
+
+impl<'a> Limit<'a> {
+    fn new(clock: &'a dyn Mutex, timeout: Option<Duration>) -> Self {
+        Self {
+            clock,
+            timeout,
+            from: clock.now(),
+        }
+    }
+
+    fn left(&self) -> Option<Duration> {
+        let spent = self.clock.now().saturating_sub(self.from);
+        self.timeout.map(|timeout| timeout.saturating_sub(spent))
+    }
+
+    /// Nothing where the time is over before the work is done.
+    async fn bound<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        match self.left() {
+            // Without time to wait each is tried once, which takes as long as an attempt does.
+            None => Some(work.await),
+            Some(_) if self.timeout == Some(Duration::ZERO) => Some(work.await),
+            Some(left) => unless(self.clock.sleep(left), work).await,
+        }
+    }
+
+    fn is_over(&self, operation: &'static str, mutex: &dyn Mutex) -> Error {
+        let timeout = self.timeout.unwrap_or(Duration::MAX);
+        Error::not_granted(operation, timeout).on(mutex.key())
     }
 }
 

@@ -174,7 +174,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             if matches!(slot.phase, Phase::Shared(_)) {
                 self.admit(now, lock, effects);
             }
-        } else if self.slots.len() >= self.limits.max_locks + self.releases {
+        } else if self.slots.len() >= self.limits.max_locks.saturating_add(self.releases) {
             effects.answer_waiter(waiter, Answer::Failed(Reason::Full));
         } else {
             self.owners.wait(&waiter, lock);

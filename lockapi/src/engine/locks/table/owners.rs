@@ -98,16 +98,25 @@ impl Owners {
 impl<W, H, R> LockTable<W, H, R> {
     /// Whether an owner that waited for the lock would wait for itself.
     pub(super) fn closes_cycle(&self, owner: OwnerId, lock: LockId) -> bool {
-        if self.owners.holds(owner).is_empty() {
-            return false;
-        }
+        // Who holds nothing that another owner waits for closes none.
+        let is_waited_for = |held: &LockId| {
+            let mut slot = self.slots.get(held).into_iter();
+            *held == lock || slot.any(|slot| slot.queue.owners().next().is_some())
+        };
+        let mut held = self.owners.holds(owner).iter();
+        held.any(is_waited_for) && self.awaited_with(lock).contains(&owner)
+    }
+
+    /// The owners that go on before a lock is free: its holders, those that these wait for, and so on.
+    pub(super) fn awaited_with(&self, lock: LockId) -> FxHashSet<OwnerId> {
         let mut reached: FxHashSet<_> = [lock].into_iter().collect();
         let mut next = vec![lock];
         let mut admitted = FxHashMap::default();
+        let mut owners = FxHashSet::default();
         while let Some(lock) = next.pop() {
             for holder in self.holders(lock) {
-                if holder == owner {
-                    return true;
+                if !owners.insert(holder) {
+                    continue;
                 }
                 for wanted in self.owners.waits(holder) {
                     let readers = admitted.entry(*wanted);
@@ -118,7 +127,7 @@ impl<W, H, R> LockTable<W, H, R> {
                 }
             }
         }
-        false
+        owners
     }
 
     /// What is held by owners and by those that wait, in this process, for them.

@@ -197,9 +197,15 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         };
         let readers = slot.queue.readers_in_front();
         let readers = readers.filter(|waiter| waiter.policy != WaitPolicy::NoWait);
-        let readers: Vec<_> = readers.map(|waiter| (waiter.id, waiter.owner)).collect();
+        let readers = readers.filter_map(|waiter| Some((waiter.id, waiter.owner?)));
+        let readers: Vec<_> = readers.collect();
+        if readers.is_empty() {
+            return;
+        }
+        // That one of them is refused changes nothing of these.
+        let awaited = self.awaited_with(lock);
         for (id, owner) in readers {
-            if owner.is_some_and(|owner| self.closes_cycle(owner, lock))
+            if awaited.contains(&owner)
                 && let Some(slot) = self.slots.get_mut(&lock)
                 && let Some(waiter) = slot.queue.leave(id)
             {

@@ -717,3 +717,18 @@ fn timers_are_set_once() {
     assert!(sim.processes[0].table.timers.len() < 10);
     assert!(sim.holds(1, theirs) && !sim.holds(0, ours));
 }
+
+/// A release that is under way does not count.
+#[test]
+fn no_limit_of_locks_overflows() {
+    let mut sim = two(1, 2);
+    sim.processes[0].table.limits.max_locks = usize::MAX;
+    let first = sim.wait_in(0, 0, LockMode::Exclusive);
+    sim.run(MS * 50);
+    sim.end_one(0, first);
+    let second = sim.wait_in(0, 1, LockMode::Exclusive);
+    sim.run(MS * 50);
+    assert!(sim.holds(0, second));
+    sim.end_one(0, second);
+    sim.leaves_nothing();
+}
