@@ -24,6 +24,7 @@ register! { "ids":
     I08 time_of_an_id_and_its_texts;
     I11 ids_advance_inside_a_long_transaction [Transactions];
     I14 blocks_are_dense_and_unique;
+    I14 callers_of_small_blocks_share_statements @ Own [Sql, Futures];
     I15 dropped_waits_lose_no_id [Futures];
 }
 
@@ -347,6 +348,26 @@ async fn blocks_are_dense_and_unique(cx: Context) {
     // Each of the three may have some left of its last block, the first one five.
     let largest = all.iter().copied().max().unwrap_or_default();
     assert!(largest <= 30 + 3 * 105, "{largest}");
+}
+
+async fn callers_of_small_blocks_share_statements(cx: Context) {
+    let ids = generator(&cx, IdOptions::blocks(1)).await;
+    cx.sql(
+        "CREATE SEQUENCE changes;
+         CREATE FUNCTION count_change() RETURNS trigger LANGUAGE plpgsql
+             AS 'BEGIN PERFORM nextval(''public.changes''); RETURN NULL; END';
+         CREATE TRIGGER counted AFTER INSERT OR UPDATE ON lockapi.id_block
+             FOR EACH ROW EXECUTE FUNCTION count_change();
+         SELECT ''",
+    )
+    .await;
+    let made = join_all((0..500).map(|_| ids.next())).await;
+    let made: HashSet<i64> = made.into_iter().map(|id| i64::from(id.unwrap())).collect();
+    assert_eq!(made, (1..=500).collect(), "no gap");
+    let changes = cx.sql("SELECT (nextval('changes') - 1)::text").await;
+    let changes: usize = changes[0].parse().unwrap();
+    // The first asks for one, and the second for what the others want.
+    assert!((1..=5).contains(&changes), "{changes} changes");
 }
 
 async fn dropped_waits_lose_no_id(cx: Context) {

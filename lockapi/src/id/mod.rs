@@ -76,7 +76,7 @@ impl IdOptions {
     }
 
     /// Consecutive ids, 1 and up: each generator takes `size` at a time, 1 to 1,000,000, from a
-    /// sequence in the database. Numbers that a process has taken and not used stay unused. See
+    /// sequence in the database; and as many times `size`, up to 1,000,000 in all, as have what its callers wait for. Numbers that a process has taken and not used stay unused. See
     /// [`IdGen`] for what a fail-over does to the sequence.
     #[must_use]
     pub fn blocks(size: u64) -> Self {
