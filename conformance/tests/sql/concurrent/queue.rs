@@ -342,16 +342,17 @@ pub(super) fn discard(names: &'static [&'static str]) -> Step {
     step(batch, |_, count| format!("discarded {count}"))
 }
 
+fn running_part(side: &Side) -> Vec<CountRunning> {
+    vec![CountRunning {
+        name: name(side),
+        priorities: (0..4).map(|it| (it, (0, 0))).collect(),
+        most: 100,
+    }]
+}
+
 /// How many jobs run.
 pub(super) fn count_running() -> Step {
-    let batch = |side: &Side| {
-        vec![CountRunning {
-            name: name(side),
-            priorities: (0..4).map(|it| (it, (0, 0))).collect(),
-            most: 100,
-        }]
-    };
-    step(batch, |_, part| {
+    step(running_part, |_, part| {
         let running: i64 = part.levels.iter().map(|level| level.running).sum();
         format!("{running} run")
     })
@@ -700,4 +701,30 @@ fn what_an_open_transaction_has_in_any_way_runs() {
         other.script("ROLLBACK");
     }
     assert_eq!(observer.run(&count_running(), &mut given), "0 run");
+}
+
+/// Others may be told of as well: the sessions of other tests.
+#[test]
+fn transactions_that_change_jobs_are_told_and_no_others() {
+    let [mut observer, mut other] = [0, 1].map(|session| {
+        let mut side = Side::server(url(), Plans::Engine);
+        side.session = session;
+        side
+    });
+    let told = step(running_part, |_, part| format!("{:?}", part.transactions));
+    for (way, changes) in [
+        (
+            "UPDATE lockapi.job SET attempt = attempt WHERE id = 0",
+            true,
+        ),
+        ("DELETE FROM lockapi.lease WHERE key = 'no such key'", false),
+        ("SELECT FROM lockapi.job WHERE id = 0 FOR UPDATE", false),
+    ] {
+        other.script("BEGIN");
+        other.script(way);
+        let transaction = other.transaction().to_string();
+        let told = observer.run(&told, &mut std::collections::BTreeMap::new());
+        assert_eq!(told.contains(&transaction), changes, "{way}");
+        other.script("ROLLBACK");
+    }
 }

@@ -303,6 +303,15 @@ impl Side {
         }
     }
 
+    /// What [`CountRunning`](lockapi::suite::queue::CountRunning) calls the transaction of the session.
+    pub(super) fn transaction(&mut self) -> i64 {
+        let Place::Server(client) = &mut self.place else {
+            return 0;
+        };
+        let sql = "SELECT hashtextextended(virtualtransaction, 0) FROM pg_locks WHERE pid = pg_backend_pid() LIMIT 1";
+        client.query_one(sql, &[]).expect("a transaction").get(0)
+    }
+
     /// The process of the server that the session is.
     pub(super) fn pid(&mut self) -> i32 {
         let Place::Server(client) = &mut self.place else {
