@@ -21,6 +21,8 @@ const ONE_FACE: &[(&str, &str)] = &[
     ("Backend::open_rw_lock", CALLED_BY_ANOTHER),
     ("Backend::open_scheduler", CALLED_BY_ANOTHER),
     ("Backend::open_semaphore", CALLED_BY_ANOTHER),
+    ("Mutex::now", CALLED_BY_ANOTHER),
+    ("Mutex::sleep", CALLED_BY_ANOTHER),
     ("Queue::attempted", CALLED_BY_ANOTHER),
     ("Queue::inner", LEADS),
     ("Queue::missed", CALLED_BY_ANOTHER),

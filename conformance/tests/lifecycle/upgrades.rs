@@ -345,9 +345,12 @@ async fn v13_a_later_schema_is_used_unless_it_refuses() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn v13_a_record_that_was_deleted_is_told() {
-    let newest = newest();
+    // Later ones make nothing, and may be applied again.
+    let mut making = MIGRATIONS.iter().rev();
+    let making = making.find(|it| it.sql.contains("\nCREATE "));
+    let newest = making.expect("it makes tables").version;
     let (last, last_made) = (
-        format!("version = {newest}"),
+        format!("version >= {newest}"),
         format!("objects of version {newest} exist"),
     );
     for (deleted, told) in [

@@ -69,8 +69,11 @@ impl Handle {
 impl Source {
     /// Takes another block for all who wait, unless one is being taken.
     fn ask(&self, mut state: MutexGuard<'_, State>) {
+        if state.asking {
+            return;
+        }
         state.waiting.retain(|one| !one.reply.is_closed());
-        if state.asking || state.waiting.is_empty() {
+        if state.waiting.is_empty() {
             return;
         }
         state.asking = true;

@@ -450,11 +450,11 @@ impl SentTurn {
         let again = topic.claimed(&queues.timer, &claim.names, looks, most, &turned);
         // A claim of a paused queue has looked at nothing.
         if turned.read.is_some() {
-            // Nor at jobs whose names are paused, which lost claims may have taken.
+            // Nor at jobs whose names are paused, which lost claims may have taken, however long they are paused.
             let all = turned.picked < most && turned.paused.is_none() && !turned.is_held_back();
             if all && Floors::is_start(&self.started) {
                 topic.looked(sent, &claim.names);
-            } else {
+            } else if turned.paused.is_none() {
                 topic.looked_in_part(sent);
             }
         }
