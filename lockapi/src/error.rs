@@ -143,6 +143,20 @@ impl Error {
         self.0.sqlstate.as_deref()
     }
 
+    /// Whether the server cannot be asked, so that any other caller would hear the same.
+    pub(crate) fn is_outage(&self) -> bool {
+        match self.kind() {
+            ErrorKind::Unavailable => true,
+            ErrorKind::Capacity => self.sqlstate().is_some(),
+            _ => false,
+        }
+    }
+
+    /// Whether too many callers of this process wait.
+    pub(crate) fn is_backlog(&self) -> bool {
+        self.kind() == ErrorKind::Capacity && self.sqlstate().is_none()
+    }
+
     /// Whether the same call may succeed later without anything being changed.
     ///
     /// An [`Indeterminate`](ErrorKind::Indeterminate) operation is not retryable as it is: check

@@ -7,10 +7,13 @@ use lockapi::BackendOptions;
 use lockapi::ErrorKind;
 use lockapi::lease::LeaseOptions;
 use lockapi::limit::{PermitRequest, Quota};
+use lockapi::queue::Claim;
+use lockapi::schedule::Task;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use super::queue::job;
 use crate::context::{Context, MINUTE};
 use crate::face::off_runtime;
 use crate::harness::register;
@@ -206,6 +209,10 @@ async fn callers_in_line_are_refused_together(cx: Context) {
     let permits = limiter
         .permits(&PermitRequest::new("door").cost(5))
         .unwrap();
+    let queue = backend.queue("work").unwrap();
+    let scheduler = backend.scheduler("work").unwrap();
+    let task = Task::every("report", MINUTE * 60, job(1));
+    scheduler.set(task).await.unwrap();
     let mut waiting = JoinSet::new();
     for _ in 0..CALLERS {
         let lease = Arc::clone(&lease);
@@ -224,6 +231,16 @@ async fn callers_in_line_are_refused_together(cx: Context) {
             let ready = limiter.until_ready(&gate, Duration::from_secs(20));
             ready.await.map(drop)
         });
+    }
+    for _ in 0..CALLERS {
+        let queue = Arc::clone(&queue);
+        waiting.spawn(async move {
+            // As many as one claim may have, so each is sent alone.
+            let claim = Claim::new(1000).wait(Duration::from_secs(20));
+            queue.claim(&claim).await.map(drop)
+        });
+        let scheduler = Arc::clone(&scheduler);
+        waiting.spawn(async move { scheduler.run_now("report").await.map(drop) });
     }
     let refused = soon("all are refused", waiting.join_all()).await;
     for outcome in refused {

@@ -227,8 +227,15 @@ impl Slots {
         } = &*self.0;
         if options.is_renewed() && !core.renewals_ready.load(Ordering::Relaxed) {
             // Without room for the connection that renews it, a lease would be lost before long.
+            if let Some(place) = place {
+                place.attempts();
+            }
             let ready = core.renewals.call(self.peeking(first(what))).await;
-            ready.map_err(|error| error.during(operation).on(key))?;
+            let ready = ready.map_err(|error| error.during(operation).on(key));
+            if let (Err(error), Some(place)) = (&ready, place) {
+                place.refused(error);
+            }
+            ready?;
             core.renewals_ready.store(true, Ordering::Relaxed);
         }
         loop {
@@ -245,11 +252,7 @@ impl Slots {
             core.leases.ask(request, sender);
             let outcome = answer.await.unwrap_or_else(|_| Err(ended(operation)));
             let outcome = outcome.map_err(|error| error.during(operation).on(key));
-            if let Err(error) = &outcome
-                && error.kind() == ErrorKind::Unavailable
-                && let Some(place) = place
-            {
-                // Those in line would hear it as well, one after the other.
+            if let (Err(error), Some(place)) = (&outcome, place) {
                 place.refused(error);
             }
             match outcome? {

@@ -321,7 +321,8 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// [`BackendOptions::timeout`](crate::BackendOptions::timeout); the others are cancelled.
     async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>>;
 
-    /// Deletes all jobs that wait, in parts, and returns how many.
+    /// Deletes all jobs that wait, in parts of 1,000 in the order in which they are claimed, and returns how many. A job
+    /// that is pushed or made due meanwhile may stay.
     ///
     /// # Errors
     /// `Unavailable`, `Indeterminate`: some may have been deleted.
@@ -348,8 +349,8 @@ pub trait Queue: Send + Sync + fmt::Debug {
     async fn dead_letters(&self, after: i64, most: usize) -> Result<Vec<DeadLetter>>;
 
     /// Puts dead letters back into the queue, with all their attempts left: those with these numbers,
-    /// or all if no numbers are given. Returns how many; a job whose unique key is taken stays a dead
-    /// letter.
+    /// or all if no numbers are given, each once, in parts of 1,000. Returns how many; a job whose unique key is taken stays a
+    /// dead letter, and so may one that becomes a dead letter meanwhile.
     ///
     /// # Errors
     /// `Unavailable`, `Indeterminate`: some may have been put back.
@@ -409,13 +410,13 @@ impl dyn Queue + '_ {
             let asked = self.exchange(Vec::new(), Some(&claim)).await;
             let left = until.saturating_sub(self.now());
             let exchange = match asked {
-                // Too many ask at once: it goes on waiting, and has waited if it could ask before.
-                Err(error) if error.kind() == ErrorKind::Capacity && !left.is_zero() => {
+                // Too many ask at once in this process: it goes on waiting, and has waited if it could ask before.
+                Err(error) if error.is_backlog() && !left.is_zero() => {
                     let pause = left.min(POLL.mul_f64(0.25 + fastrand::f64() / 2.0));
                     self.sleep(pause).await;
                     continue;
                 }
-                Err(error) if error.kind() == ErrorKind::Capacity && claim.is_repeated() => {
+                Err(error) if error.is_backlog() && claim.is_repeated() => {
                     return Ok(Vec::new());
                 }
                 asked => asked?,

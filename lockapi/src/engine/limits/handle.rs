@@ -208,10 +208,7 @@ impl Limiter {
             };
             position.attempts();
             let decided = self.take_unless_out(line, policy).await;
-            if let Err(error) = &decided
-                && error.kind() == ErrorKind::Unavailable
-            {
-                // Those in line would hear it as well, one after the other.
+            if let Err(error) = &decided {
                 position.refused(error);
             }
             let retry = if let Some(decided) = decided.map_err(|error| error.on(&request.key))? {

@@ -82,11 +82,7 @@ impl Shares {
     /// Takes note of an error; answers whether the policy decides instead. A key that is locked says
     /// nothing of the others, and calls that wait in this process say nothing of the database.
     pub(super) fn applies(&self, policy: &Policy, error: &Error, now: Time) -> bool {
-        let out = match error.kind() {
-            ErrorKind::Unavailable | ErrorKind::Indeterminate => true,
-            ErrorKind::Capacity => error.sqlstate().is_some(),
-            _ => false,
-        };
+        let out = error.is_outage() || error.kind() == ErrorKind::Indeterminate;
         if out {
             self.lock().until = now + PAUSE;
         }

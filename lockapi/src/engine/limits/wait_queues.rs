@@ -95,7 +95,7 @@ impl QueuePosition<'_> {
         self.position.attempts();
     }
 
-    /// It has failed, as it would have for any other.
+    /// It has failed.
     pub(super) fn refused(&self, error: &Error) {
         self.position.refused(error);
     }

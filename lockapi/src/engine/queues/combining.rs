@@ -58,6 +58,8 @@ enum Sent {
 struct Line {
     waiting: VecDeque<WaitingClaim>,
     sent: Sent,
+    /// How many have joined it.
+    joined: u64,
     /// From this number of callers on, those that have left are looked for.
     sweeps_from: usize,
     /// When one was last sent that found nothing, and how much had arrived before.
@@ -65,6 +67,7 @@ struct Line {
 }
 
 struct WaitingClaim {
+    number: u64,
     most: usize,
     is_repeated: bool,
     answer: oneshot::Sender<Result<Taken>>,
@@ -109,6 +112,8 @@ impl Line {
 struct SentClaim {
     handle: Arc<Handle>,
     kind: Kind,
+    /// How many had joined when it was sent.
+    joined: u64,
 }
 
 impl Drop for SentClaim {
@@ -191,7 +196,9 @@ impl Handle {
             claims.0.retain(|_, line| !line.is_idle());
         }
         let line = claims.0.entry(kind.clone()).or_default();
+        line.joined += 1;
         line.waiting.push_back(WaitingClaim {
+            number: line.joined,
             most: claim.most,
             is_repeated: claim.is_repeated(),
             answer: sender,
@@ -223,7 +230,7 @@ impl Handle {
 
     fn send_all_waiting(self: &Arc<Self>, kind: &Kind) {
         loop {
-            let (callers, left) = {
+            let (callers, left, joined) = {
                 let mut claims = self.waiting_claims();
                 let Some(line) = claims.0.get_mut(kind) else {
                     return;
@@ -234,13 +241,13 @@ impl Handle {
                 } else {
                     Sent::Begun
                 };
-                (callers, left)
+                (callers, left, line.joined)
             };
             drop(left);
             if callers.is_empty() {
                 return;
             }
-            self.send_together(kind, callers);
+            self.send_together(kind, callers, joined);
             if let Some(line) = self.waiting_claims().0.get_mut(kind)
                 && line.sent == Sent::Begun
             {
@@ -250,7 +257,7 @@ impl Handle {
         }
     }
 
-    fn send_together(self: &Arc<Self>, kind: &Kind, callers: Vec<WaitingClaim>) {
+    fn send_together(self: &Arc<Self>, kind: &Kind, callers: Vec<WaitingClaim>, joined: u64) {
         let mut claim = Claim::new(callers.iter().map(|one| one.most).sum());
         claim.names = Arc::clone(&kind.names);
         claim.lease = kind.lease;
@@ -267,6 +274,7 @@ impl Handle {
         let sent = SentClaim {
             handle: Arc::clone(self),
             kind: kind.clone(),
+            joined,
         };
         self.turn_then(Vec::new(), &claim, move |outcome| {
             let outcome = outcome.map(|(_, taken)| taken);
@@ -276,6 +284,18 @@ impl Handle {
 }
 
 impl SentClaim {
+    /// Those in line who have waited for this answer as well: they would hear the same, one claim after the other.
+    fn waited(&self) -> Vec<WaitingClaim> {
+        let mut claims = self.handle.waiting_claims();
+        let Some(line) = claims.0.get_mut(&self.kind) else {
+            return Vec::new();
+        };
+        let later = line
+            .waiting
+            .partition_point(|one| one.number <= self.joined);
+        line.waiting.drain(..later).collect()
+    }
+
     /// Gives out what was claimed.
     fn answered(&self, callers: Vec<WaitingClaim>, outcome: Result<Taken>, asked: (Time, u64)) {
         let found_nothing = outcome.as_ref().is_ok_and(Taken::is_nothing);
@@ -285,7 +305,8 @@ impl SentClaim {
         let mut taken = match outcome {
             Ok(taken) => taken,
             Err(error) => {
-                for caller in callers {
+                let line = error.is_outage().then(|| self.waited()).into_iter();
+                for caller in callers.into_iter().chain(line.flatten()) {
                     drop(caller.answer.send(Err(error.clone())));
                 }
                 return;

@@ -365,14 +365,14 @@ impl Scheduler for SchedulerHandle {
         let handle = &self.0;
         check_task(task).map_err(handle.failed("set_enabled"))?;
         let change = handle.changes.join(task.to_owned());
-        change.first(handle.set_enabled(task, enabled)).await
+        change.attempt(handle.set_enabled(task, enabled)).await
     }
 
     async fn run_now(&self, task: &str) -> Result<Option<Decision>> {
         let handle = &self.0;
         check_task(task).map_err(handle.failed("run_now"))?;
         let change = handle.changes.join(task.to_owned());
-        change.first(handle.run_now(task)).await
+        change.attempt(handle.run_now(task)).await
     }
 
     async fn tasks(&self, after: &str, most: usize) -> Result<Vec<TaskState>> {
