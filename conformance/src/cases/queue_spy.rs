@@ -22,6 +22,8 @@ pub(super) struct QueueSpy {
     pub(super) lose: AtomicBool,
     /// Exchanges are refused.
     pub(super) refuse: AtomicBool,
+    /// Those that claim are, where they complete something.
+    pub(super) refuse_claims: AtomicBool,
     /// It never tells that something has arrived.
     pub(super) deaf: AtomicBool,
     /// It tells all the time that something has arrived.
@@ -42,6 +44,7 @@ impl QueueSpy {
             delay,
             lose: AtomicBool::new(false),
             refuse: AtomicBool::new(false),
+            refuse_claims: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
             busy: AtomicBool::new(false),
             late: AtomicBool::new(false),
@@ -67,7 +70,8 @@ impl Wrapper for QueueSpy {
         if before > 0 {
             tokio::time::sleep(self.delay).await;
         }
-        if self.refuse.load(Ordering::Acquire) {
+        let claims = told > 0 && claim.is_some() && self.refuse_claims.load(Ordering::Acquire);
+        if claims || self.refuse.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Unsupported, "claim", "no such table"));
         }
         let mut exchange = self.queue.exchange(acks, claim).await?;

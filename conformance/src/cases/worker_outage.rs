@@ -26,6 +26,7 @@ register! { "worker":
     V10 completions_survive_an_unreachable_server @ Own;
     V10 completion_whose_answer_was_lost_is_told_again;
     V10 refusal_of_the_server_stops_the_worker;
+    V10 what_was_done_is_completed_where_a_claim_is_refused;
     Q18 worker_is_not_idle_before_what_it_returns_has_gone_back;
     Q18 outcome_of_a_job_whose_row_is_locked_is_sent_again;
     Q18 error_that_the_database_cannot_store_is_escaped;
@@ -262,6 +263,19 @@ async fn refusal_of_the_server_stops_the_worker(cx: Context) {
     let worker = Worker::new(spied.clone()).handle("count", async |_: usize, _| Ok(()));
     let ended = soon("the worker ends", worker.run(Stop::new())).await;
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+async fn what_was_done_is_completed_where_a_claim_is_refused(cx: Context) {
+    let queue = cx.queue().await;
+    queue.push_all((0..3).map(job).collect()).await.unwrap();
+    let spied = QueueSpy::new(queue, Duration::ZERO);
+    spied.refuse_claims.store(true, Ordering::Release);
+    let worker = Worker::new(spied.clone())
+        .concurrency(3)
+        .handle("count", async |_: usize, _| Ok(()));
+    let ended = soon("the worker ends", worker.run(Stop::new())).await;
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(cx.jobs().await, Jobs::default());
 }
 
 /// What is left of a job that is rejected with this error.

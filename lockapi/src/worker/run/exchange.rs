@@ -124,7 +124,7 @@ impl Run {
                 self.acknowledged(exchange.acks, answer.acked);
                 self.take(answer.deliveries);
             }
-            Err(error) => self.failed(exchange.acks, error),
+            Err(error) => self.failed(exchange, error),
         }
     }
 
@@ -153,7 +153,7 @@ impl Run {
 
     /// Keeps completions that could not be sent for another attempt, while others go on.
     fn unacknowledged(&mut self, mut done: Done, error: &Error) {
-        done.unsure |= error.kind() == ErrorKind::Indeterminate;
+        done.unsure |= may_have_happened(error);
         let again = is_passing(error) && !self.grace_over.load(Ordering::Acquire);
         if again && !done.delivery.is_lost() {
             self.delayed.push(done);
@@ -182,13 +182,15 @@ impl Run {
     }
 
     /// Keeps what was done for another try, unless its lease is surely over.
-    fn failed(&mut self, acks: Vec<Done>, error: Error) {
+    fn failed(&mut self, exchange: PendingExchange, error: Error) {
         self.settings.observer.failed(&error);
         let passing = is_passing(&error);
         let grace_over = self.grace_over.load(Ordering::Acquire);
-        for mut done in acks {
-            done.unsure |= error.kind() == ErrorKind::Indeterminate;
-            if passing && !grace_over && !done.delivery.is_lost() {
+        // What refuses a claim may not refuse completions: they are sent once more, alone.
+        let again = (passing || exchange.claimed > 0) && !grace_over;
+        for mut done in exchange.acks {
+            done.unsure |= may_have_happened(&error);
+            if again && !done.delivery.is_lost() {
                 self.done.push(done);
             } else if done.unsure {
                 self.summary.unknown += 1;
@@ -214,6 +216,10 @@ fn prefetch(mut claim: Claim, most: usize) -> Claim {
     claim.begun_within = Some(BEGUN_WITHIN);
     claim.waiting = Waiting::Worker;
     claim
+}
+
+fn may_have_happened(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt)
 }
 
 fn tickets(acks: &[Done]) -> Vec<Ticket> {
