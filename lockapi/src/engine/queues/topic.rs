@@ -24,6 +24,9 @@ const QUIET: Duration = Duration::from_millis(5);
 /// A process whose last notifications led to nothing waits for a random time before it claims: up to this
 /// time after the first of them, and up to twice as long after each further one.
 const SHORTEST_DELAY: Duration = Duration::from_millis(1);
+/// A job is due so much later, or by a hundredth of the time that is left, than another at most before its time has a timer of
+/// its own.
+const SLACK: Duration = Duration::from_millis(10);
 /// How often that is doubled: up to 16 ms.
 const DOUBLINGS: u32 = 4;
 /// How many claims whose answers were lost are remembered: more than are sent in an outage, each of
@@ -280,8 +283,10 @@ impl Topic {
     pub(super) fn due_in(self: &Arc<Self>, timer: &Timer, next: i64) {
         let now = timer.now();
         let at = now + Duration::from_micros(next.max(0).unsigned_abs());
+        // Estimates of one time differ, and each timer that is set stays until its time.
+        let near = at + (at.saturating_sub(now) / 100).min(SLACK);
         let mut state = self.lock();
-        if state.due.is_some_and(|due| now < due && due <= at) {
+        if state.due.is_some_and(|due| now < due && due <= near) {
             return;
         }
         state.due = Some(at);
