@@ -198,7 +198,7 @@ impl Admission {
         let Ok(permits) = permits else {
             return false;
         };
-        let taken = permits.take().await;
+        let taken = permits.take_of_block().await;
         let now = self.limiter.now();
         let mut state = lock(&blocks.state);
         state.unanswered = taken.is_err();

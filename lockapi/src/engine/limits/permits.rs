@@ -227,6 +227,14 @@ impl Permits for Blocks {
         Ok(admitted || self.0.policy.shadow)
     }
 
+    async fn take_of_block(&self) -> Result<bool> {
+        let admitted = self.0.try_now() || self.0.ask().await?;
+        if admitted {
+            telemetry::decided(&self.0.key, true);
+        }
+        Ok(admitted || self.0.policy.shadow)
+    }
+
     async fn give_back(&self) -> Result<()> {
         match self.0.leave() {
             Some(refund) => {
