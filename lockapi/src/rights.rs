@@ -106,7 +106,16 @@ const FUNCTIONS_OF_VIEWS: &[&str] = &[
 const OPERATOR: &[Right] = &[
     (
         "SELECT",
-        &["audit", "epoch", "job", "lease", "lock_name", "migration"],
+        &[
+            "audit",
+            "epoch",
+            "job",
+            "job_archive",
+            "job_progress",
+            "lease",
+            "lock_name",
+            "migration",
+        ],
         "",
     ),
     ("SELECT", VIEWS, ""),

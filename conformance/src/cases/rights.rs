@@ -2,7 +2,7 @@
 
 use lockapi::queue::Job;
 use lockapi::rights::{Role, check, grants};
-use lockapi::suite::admin::{CancelJobs, EditJobs};
+use lockapi::suite::admin::{CancelJobs, EditJobs, ListJobs};
 use lockapi::suite::driver::Operation;
 
 use crate::context::{Context, MINUTE};
@@ -162,14 +162,32 @@ async fn operators_change_jobs_with_their_rights_alone(cx: Context) {
     ];
     let ids = format!("ARRAY[{id}]");
     let begin = [&*namespace, "'work'", &*ids, "'a mistake'"];
-    let statements = [
-        (EditJobs::STATEMENT, &edit[..]),
-        (CancelJobs::STATEMENT, &["true"]),
+    let list = [
+        &*namespace,
+        "'work'",
+        "''",
+        "''",
+        "ARRAY[2]",
+        "ARRAY[0]",
+        "ARRAY[0]",
+        "0",
+        "20",
+        "10",
+        "''",
+        "''",
+        "0",
+        "9223372036854775",
     ];
-    for (statement, more) in statements {
+    let statements = [
+        // What a filter matches is listed first.
+        (ListJobs::STATEMENT, list.to_vec()),
+        (EditJobs::STATEMENT, [&begin, &edit[..]].concat()),
+        (CancelJobs::STATEMENT, [&begin, &["true"][..]].concat()),
+    ];
+    for (statement, values) in statements {
         let mut sql = statement.sql.to_owned();
         // The last first: $1 is the beginning of $10.
-        for (nth, value) in [&begin, more].concat().iter().enumerate().rev() {
+        for (nth, value) in values.iter().enumerate().rev() {
             sql = sql.replace(&format!("${}", nth + 1), value);
         }
         allowed(&cx, &name, &sql).await;
