@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use lockapi::admin::{Filter, Inspector, JobEdit, JobFilter, JobState};
-use lockapi::queue::{Claim, Job, MAX_TAG, Priority};
+use lockapi::queue::{Claim, Groups, Job, MAX_TAG, Priority};
 use lockapi::{ErrorKind, Queue};
 
 use super::queue::{job, none, one};
@@ -21,6 +21,7 @@ register! { "matches":
     H13 jobs_that_run_are_cancelled_unless_the_state_says_otherwise;
     H13 all_jobs_that_match_are_edited_once;
     H13 jobs_that_are_moved_behind_others_are_edited_once;
+    H13 jobs_that_have_room_in_their_group_meanwhile_are_cancelled;
     H13 jobs_that_are_locked_are_counted [Transactions];
     H13 matches_outside_of_their_limits_are_refused;
 }
@@ -46,6 +47,33 @@ async fn ids(inspector: &Arc<dyn Inspector>, filter: JobFilter) -> BTreeSet<i64>
 
 async fn push(queue: &Arc<dyn Queue>, job: Job) -> i64 {
     queue.push(job).await.unwrap().id
+}
+
+/// Each job that ends lets another one of its group in front of all that wait for room.
+async fn jobs_that_have_room_in_their_group_meanwhile_are_cancelled(cx: Context) {
+    const JOBS: usize = 3000;
+    let backend = cx.backend().await;
+    let (queue, inspector) = (backend.queue("work").unwrap(), backend.inspector());
+    let one_of_each = Groups::default().limit(1);
+    queue.set_groups(one_of_each).await.unwrap();
+    let jobs = (0..JOBS).map(|nth| job(nth).group(format!("g{}", nth % 40)).tag("all"));
+    queue.push_all(jobs.collect()).await.unwrap();
+    let there = cx.queue().await;
+    let working = tokio::spawn(async move {
+        let claim = Claim::new(20).wait(Duration::from_millis(50));
+        loop {
+            for delivery in there.claim(&claim).await.unwrap() {
+                drop(delivery.ack().await);
+            }
+        }
+    });
+    let operator = backend.operator();
+    let filter = of("work").tag("all");
+    let cancelled = operator.cancel_jobs(&filter, "a mistake");
+    let cancelled = cancelled.await.unwrap();
+    working.abort();
+    assert_eq!(cancelled.locked, 0, "{cancelled:?}");
+    assert_eq!(ids(&inspector, of("work").tag("all")).await, [].into());
 }
 
 async fn jobs_are_listed_by_their_labels(cx: Context) {

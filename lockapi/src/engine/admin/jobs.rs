@@ -115,26 +115,51 @@ impl Admin {
         let checked = checked.and_then(|()| edit.check_many());
         let failed = |error: Error| error.during("edit_jobs").on(&filter.queue);
         checked.map_err(failed)?;
-        self.change_matching(filter, &Change::Edit(edit), reason)
+        // What moves jobs may move them to where they are listed later.
+        let again = edit.moves();
+        self.change_matching(filter, &Change::Edit { edit, again }, reason)
             .await
             .map_err(failed)
     }
 
     /// Changes the jobs that a filter matches page by page, so that nothing has to be remembered of them: the list is read on
-    /// from where the page ended. What a change moves to a place behind that is found again, and left.
+    /// from where the page ended. What a change moves to a place behind that is found again, and left. A job that waits for
+    /// room in its group has a place behind all that are due, and one before them once there is room: it is looked for again.
     async fn change_matching(
         &self,
         filter: &JobFilter,
         change: &Change,
         reason: &str,
     ) -> Result<MatchedJobs> {
+        let (mut matched, again) = (MatchedJobs::default(), change.again());
+        let groups = self.change_listed(filter, change, reason, &mut matched);
+        if groups.await? {
+            // Those that were locked are found again, and so are those that the change does not fit.
+            let unchanged = matched.unchanged;
+            matched.locked = 0;
+            let late = self.change_listed(filter, &again, reason, &mut matched);
+            late.await?;
+            matched.unchanged = unchanged;
+        }
+        Ok(matched)
+    }
+
+    /// Goes through the list once; answers whether jobs of groups were among them.
+    async fn change_listed(
+        &self,
+        filter: &JobFilter,
+        change: &Change,
+        reason: &str,
+        matched: &mut MatchedJobs,
+    ) -> Result<bool> {
         let mut page = filter.clone().limit(MAX_PAGE);
         page.after = None;
-        let mut matched = MatchedJobs::default();
+        let mut groups = false;
         loop {
             let list = ListJobs::new(&self.0.namespace, &page);
             let listed = self.0.jobs.call(list).await;
             let listed = listed.map_err(|error| matched.noted(error, 0))?;
+            groups |= listed.jobs.iter().any(|job| job.group.is_some());
             let jobs = listed.jobs.iter();
             let ids: Vec<i64> = jobs
                 .filter(|job| !change.is_had_by(job))
@@ -147,7 +172,7 @@ impl Admin {
                 matched.add(sent, changed);
             }
             let Some(next) = listed.next else {
-                return Ok(matched);
+                return Ok(groups);
             };
             page.after = Some(next);
         }
@@ -161,8 +186,8 @@ impl Admin {
         reason: &str,
     ) -> Result<Edited> {
         let running = match change {
-            Change::Edit(edit) => {
-                let edit = (edit.clone(), edit.moves());
+            Change::Edit { edit, again } => {
+                let edit = (edit.clone(), *again);
                 return self.edit_part(queue, ids, edit, reason).await;
             }
             Change::Cancel { running } => *running,
@@ -184,16 +209,33 @@ impl Admin {
 
 /// What is done to jobs.
 enum Change {
-    Cancel { running: bool },
-    Edit(JobEdit),
+    Cancel {
+        running: bool,
+    },
+    /// With `again`, jobs may be found again that have it already.
+    Edit {
+        edit: JobEdit,
+        again: bool,
+    },
 }
 
 impl Change {
+    /// The same for jobs that it was done to already.
+    fn again(&self) -> Self {
+        match self {
+            Self::Cancel { running } => Self::Cancel { running: *running },
+            Self::Edit { edit, .. } => Self::Edit {
+                edit: edit.clone(),
+                again: true,
+            },
+        }
+    }
+
     /// Whether a job is known to have all that it would get, as one that was moved to a place further on.
     fn is_had_by(&self, job: &ListedJob) -> bool {
         match self {
             Self::Cancel { .. } => false,
-            Self::Edit(edit) => edit.moves() && edit.is_had_by(job),
+            Self::Edit { edit, again } => *again && edit.is_had_by(job),
         }
     }
 }
