@@ -95,6 +95,7 @@ pub(crate) struct TaskLine {
 #[derive(Debug)]
 pub(crate) struct Watch {
     backend: Arc<dyn Backend>,
+    statements: bool,
     state: Mutex<State>,
     counts: Arc<Counts>,
 }
@@ -111,9 +112,11 @@ struct State {
 }
 
 impl Watch {
-    pub(crate) fn new(backend: Arc<dyn Backend>) -> Self {
+    /// Statements of sessions, which may have data in them, are read if they are wanted.
+    pub(crate) fn new(backend: Arc<dyn Backend>, statements: bool) -> Self {
         Self {
             backend,
+            statements,
             state: Mutex::default(),
             counts: Arc::default(),
         }
@@ -195,6 +198,11 @@ impl Watch {
         let inspector = self.backend.inspector();
         let (here, all) = (Filter::new().limit(MAX_ENTRIES), Filter::new().everywhere());
         let all = all.limit(MAX_ENTRIES);
+        let waits = if self.statements {
+            all.clone()
+        } else {
+            all.clone().without_statements()
+        };
         let filter = Filter::new().limit(MAX_QUEUES);
         let queues = part(inspector.queues(&filter, None).await);
         let schedulers = part(inspector.schedulers("", MAX_QUEUES).await);
@@ -205,7 +213,7 @@ impl Watch {
             namespace: self.backend.namespace().to_owned(),
             at: SystemTime::now(),
             locks: part(inspector.locks(&all).await),
-            waiters: part(inspector.waiters(&all).await),
+            waiters: part(inspector.waiters(&waits).await),
             leases: part(inspector.leases(&here).await),
             running,
             limits: part(inspector.limits("", MAX_ENTRIES).await),

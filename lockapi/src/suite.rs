@@ -33,7 +33,7 @@ pub mod queue {
         CompletedAndClaimed, CountJobs, CountRunning, Counted, DELETED, DeadLetterRow, Discard,
         ExpireJobs, FOR_EVER, FailedAttempt, Floor, FoldHistory, HistoryKey, HistoryPart,
         HistoryPartKey, HoldKey, Keys, LimitRow, Limited, Name, NewJob, Purge, Push, PushKeyed,
-        PushTogether, ReadDeadLetters, ReadDeliveryState, ReadQueueLimit, ReadResult,
+        PushTogether, QueuePlace, ReadDeadLetters, ReadDeliveryState, ReadQueueLimit, ReadResult,
         ReadUnhandled, RecordHistory, Redrive, Redriven, Report, RunningLevel, RunningPart,
         SearchBelowFloors, SearchRange, SearchResult, SetGroupLimit, SetGroups, SetNamePaused,
         SetPaused, SetQueueLimit, Settle, SweepHistory, SweepProgress, SweepQueues, SweepResults,
@@ -83,10 +83,10 @@ pub mod admin {
     };
     pub use crate::admin::model::Notes;
     pub use crate::admin::operations::{
-        Blocker, CancelJobs, Cancelled, EditJobs, Edited, ForceRelease, ListAudit, ListJobs,
-        ListLeases, ListLimits, ListLocks, ListPausedNames, ListQueues, ListRunning,
-        ListSchedulers, ListWaits, ListWorkers, LockHolder, Note, NotedLock, ReadHistory, ReadJob,
-        Record, SweepNotes, Terminate, Unblock,
+        Blocker, CancelJobs, Cancelled, EditJobs, Edited, ForceRelease, LeasePage, LeasePlace,
+        ListAudit, ListJobs, ListLeases, ListLimits, ListLocks, ListPausedNames, ListQueues,
+        ListRunning, ListSchedulers, ListWaits, ListWorkers, LockHolder, Note, NotedLock,
+        ReadHistory, ReadJob, Record, SweepNotes, Terminate, Unblock,
     };
 }
 

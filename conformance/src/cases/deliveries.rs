@@ -26,6 +26,7 @@ register! { "queue":
     Q08 rejected_job_is_a_dead_letter_at_once;
     Q08 dead_letters_are_put_back_or_discarded;
     Q08 all_dead_letters_are_put_back_but_twins;
+    Q08 dead_letter_that_fails_again_is_put_back_once;
     Q08 last_attempt_that_ends_without_an_answer_is_a_dead_letter;
     Q09 snoozed_and_released_deliveries_do_not_count;
     Q17 cancelled_job_is_lost_to_its_worker;
@@ -161,17 +162,42 @@ async fn all_dead_letters_are_put_back_but_twins(cx: Context) {
     for part in [PLAIN / 2; 2] {
         let jobs = (0..part).map(job).collect();
         queue.push_all(jobs).await.unwrap();
-        let claim = Claim::new(part).extended_by_hand();
-        let deliveries = queue.claim(&claim).await.unwrap();
-        assert_eq!(deliveries.len(), part);
-        let rejected = deliveries.into_iter().map(|delivery| delivery.reject("no"));
-        for rejected in futures_util::future::join_all(rejected).await {
-            rejected.unwrap();
-        }
+        assert_eq!(rejected(&*queue, part).await, part);
     }
     let redriven = queue.redrive(Vec::new()).await.unwrap();
     assert_eq!(redriven, u64::try_from(PLAIN).unwrap() + 1);
     assert_eq!(queue.dead_letters(0, 10).await.unwrap().len(), 1);
+}
+
+/// Rejects so many jobs, if there are as many; answers how many it were.
+async fn rejected(queue: &dyn Queue, most: usize) -> usize {
+    let claim = Claim::new(most).extended_by_hand();
+    let deliveries = queue.claim(&claim).await.unwrap();
+    let many = deliveries.len();
+    let rejected = deliveries.into_iter().map(|delivery| delivery.reject("no"));
+    for rejected in futures_util::future::join_all(rejected).await {
+        rejected.unwrap();
+    }
+    many
+}
+
+/// A part puts back 1,000; those of the first are dead letters again when the next ones are read.
+async fn dead_letter_that_fails_again_is_put_back_once(cx: Context) {
+    const LETTERS: usize = 4500;
+    let (queue, there) = (cx.queue().await, cx.queue().await);
+    for part in [LETTERS / 10; 10] {
+        let jobs = (0..part).map(job).collect();
+        queue.push_all(jobs).await.unwrap();
+        assert_eq!(rejected(&*queue, part).await, part);
+    }
+    let again = tokio::spawn(async move {
+        loop {
+            rejected(&*there, 500).await;
+        }
+    });
+    let redriven = queue.redrive(Vec::new()).await.unwrap();
+    assert_eq!(redriven, u64::try_from(LETTERS).unwrap());
+    again.abort();
 }
 
 async fn dead_letters_are_put_back_or_discarded(cx: Context) {

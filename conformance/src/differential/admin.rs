@@ -314,7 +314,11 @@ impl<C: Connection> Pair<'_, C> {
     }
 
     async fn waits(&mut self, key: Option<u8>) {
-        let (mut real, mut model) = self.both(0, ListWaits(self.list(key))).await;
+        let list = ListWaits {
+            locks: self.list(key),
+            statements: true,
+        };
+        let (mut real, mut model) = self.both(0, list).await;
         for waits in [&mut real, &mut model] {
             for one in waits.iter_mut() {
                 one.blockers.clear();
@@ -332,9 +336,13 @@ impl<C: Connection> Pair<'_, C> {
         let list = ListLeases {
             namespace: Some(self.namespace.to_owned()),
             key: key.map(|key| key.to_string()),
+            after: (String::new(), String::new(), -1),
+            // Other programs have leases, too.
+            examined: 1_000_000,
             most: i64::from(most),
         };
         let (real, model) = self.both(0, list).await;
+        let (real, model) = (real.leases, model.leases);
         assert_eq!(real.len(), model.len(), "{real:?}, {model:?}");
         for (mut real, mut model) in real.into_iter().zip(model) {
             for (real, model) in [

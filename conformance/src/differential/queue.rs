@@ -15,10 +15,10 @@ use lockapi::queue::{Headers, How, JobResult, Outcome, Pushed, ResultValue, Tick
 use lockapi::suite::driver::Operation;
 use lockapi::suite::memory::ModelState;
 use lockapi::suite::queue::{
-    Ack, AckWithResult, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, Discard,
-    FOR_EVER, HoldKey, Keys, LimitRow, Name, NewJob, Purge, Push, PushKeyed, ReadDeliveryState,
-    ReadResult, Redrive, Report, SearchBelowFloors, SetNamePaused, SetPaused, SetQueueLimit,
-    Settle, SweepQueues, SweepResults, Take,
+    Ack, AckWithResult, Cancel, Claimed, CompleteAndClaim, CompletedAndClaimed, DELETED, FOR_EVER,
+    HoldKey, Keys, LimitRow, Name, NewJob, Push, PushKeyed, ReadDeliveryState, ReadResult, Report,
+    SearchBelowFloors, SetNamePaused, SetPaused, SetQueueLimit, Settle, SweepQueues, SweepResults,
+    Take,
 };
 
 pub use actions::{Action, GroupAction, actions};
@@ -236,21 +236,12 @@ impl<C: Connection> Pair<'_, C> {
             }
             Action::Purge(most) => self.purge(i64::from(*most)).await,
             Action::Redrive(most) => {
-                let redrive = Redrive {
-                    name: self.name(),
-                    ids: Vec::new(),
-                    most: i64::from(*most),
-                    topic: 0,
-                };
-                self.same(redrive).await;
+                self.redrive((Vec::new(), Vec::new()), i64::from(*most))
+                    .await;
             }
             Action::Discard(most) => {
-                let discard = Discard {
-                    name: self.name(),
-                    ids: Vec::new(),
-                    most: i64::from(*most),
-                };
-                self.same(discard).await;
+                self.discard((Vec::new(), Vec::new()), i64::from(*most))
+                    .await;
             }
             Action::DeadLetters(backs, again) => self.dead_letters(backs, *again).await,
             Action::Pause(units) => self.pause(*units).await,
@@ -319,11 +310,6 @@ impl<C: Connection> Pair<'_, C> {
         assert_eq!(real, model, "where they stand");
     }
 
-    async fn purge(&mut self, most: i64) {
-        let name = self.name();
-        self.same(Purge { name, most }).await;
-    }
-
     async fn report(&mut self, reports: &[(u8, u8)]) {
         let reports: Vec<_> = reports
             .iter()
@@ -345,6 +331,7 @@ impl<C: Connection> Pair<'_, C> {
         // How many idempotency keys and results of others went with it is no matter.
         self.both(SweepQueues {
             namespace: self.name.namespace.clone(),
+            from: (0, 0),
             most: 100,
         })
         .await;

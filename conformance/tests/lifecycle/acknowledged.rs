@@ -107,6 +107,7 @@ fn acts() -> Vec<(&'static str, Act)> {
             act(Redrive {
                 name: name(),
                 ids: Vec::new(),
+                after: 0,
                 most: 10,
                 topic: 1,
             }),
@@ -116,6 +117,7 @@ fn acts() -> Vec<(&'static str, Act)> {
             act(Discard {
                 name: name(),
                 ids: Vec::new(),
+                after: 0,
                 most: 10,
             }),
         ),
@@ -126,6 +128,7 @@ fn acts() -> Vec<(&'static str, Act)> {
                     queue: "idle".to_owned(),
                     ..name()
                 },
+                after: Purge::FIRST,
                 most: 10,
             }),
         ),

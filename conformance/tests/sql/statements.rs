@@ -260,3 +260,16 @@ fn are_all_listed() {
     ];
     assert_eq!(unlisted, scripts);
 }
+
+/// A day is as long as the time zone of the session says.
+#[test]
+fn count_hours_and_not_days() {
+    for statement in statements() {
+        let intervals = statement.sql.split("interval '").skip(1);
+        for interval in intervals.filter_map(|rest| rest.split('\'').next()) {
+            let exact = ["microsecond", "second", "minute", "hour"];
+            let exact = exact.iter().any(|unit| interval.contains(unit));
+            assert!(exact, "{interval} in {}", statement.name);
+        }
+    }
+}

@@ -15,7 +15,6 @@ const MOST: i64 = 150;
 /// Statements that read a table from one end to the other.
 const SCANS: &[(&str, &str)] = &[
     ("admin.sweep", "runs seldom"),
-    ("admin.leases", "a person reads all that are held"),
     ("admin.audit", "a person reads it"),
     (
         "examine.work",

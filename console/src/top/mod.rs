@@ -76,7 +76,7 @@ impl Top {
 
     async fn show(&self, mut terminal: DefaultTerminal, backend: Arc<dyn Backend>) -> Result<()> {
         let mut state = State::new(backend.namespace(), self.read_only);
-        let watch = Arc::new(Watch::new(backend));
+        let watch = Arc::new(Watch::new(backend, true));
         let (keys, mut pressed) = mpsc::channel(64);
         let keyboard = Keyboard::new(keys);
         // One question is under way at most, and one action.

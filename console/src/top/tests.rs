@@ -55,7 +55,7 @@ impl Screen {
             .unwrap();
         let mut screen = Self {
             state: State::new("default", false),
-            watch: Watch::new(Arc::clone(&backend)),
+            watch: Watch::new(Arc::clone(&backend), true),
             backend,
             held: vec![Box::new(claimed), Box::new(lease)],
         };

@@ -240,7 +240,7 @@ impl Shared {
 /// When the operating system has no random numbers.
 pub fn service(backend: Arc<dyn Backend>, options: WebOptions) -> Router {
     let shared = Arc::new(Shared {
-        watch: Watch::new(backend),
+        watch: Watch::new(backend, options.payloads),
         options,
         sessions: Sessions::new(),
         queries: Semaphore::new(MAX_QUERIES),

@@ -11,6 +11,7 @@ pub struct Filter {
     key: Option<Key>,
     queue: Option<String>,
     limit: usize,
+    statements: bool,
 }
 
 impl Default for Filter {
@@ -20,6 +21,7 @@ impl Default for Filter {
             key: None,
             queue: None,
             limit: 1000,
+            statements: true,
         }
     }
 }
@@ -63,6 +65,14 @@ impl Filter {
         self
     }
 
+    /// Without the statements of sessions that wait or are waited for, which may have data in them: they are not read from the
+    /// database.
+    #[must_use]
+    pub fn without_statements(mut self) -> Self {
+        self.statements = false;
+        self
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         if self.limit == 0 || self.limit > MAX_ENTRIES {
             let message = format!(
@@ -90,6 +100,10 @@ impl Filter {
 
     pub(crate) fn namespace<'a>(&self, own: &'a str) -> Option<&'a str> {
         (!self.everywhere).then_some(own)
+    }
+
+    pub(crate) fn wants_statements(&self) -> bool {
+        self.statements
     }
 
     pub(crate) fn entries(&self) -> usize {

@@ -227,11 +227,24 @@ impl ModelState {
     }
 
     pub(crate) fn list_leases(&self, list: &ListLeases) -> Rows {
-        let held = self.held_leases().filter(|(namespace, key, ..)| {
-            list.namespace.as_ref().is_none_or(|it| it == namespace)
-                && list.key.as_ref().is_none_or(|it| it == key)
-        });
-        let row = |(namespace, key, slot, peeked): (&str, &str, i64, Peeked)| {
+        let (key, namespace, slot) = &list.after;
+        let after = (&**key, &**namespace, *slot);
+        let mut part: Vec<_> = self
+            .all_leases()
+            .map(|(namespace, key, slot, held)| ((key, namespace, slot), held))
+            .filter(|(place, _)| *place > after)
+            .filter(|((key, ..), _)| list.key.as_ref().is_none_or(|it| it == key))
+            .collect();
+        part.sort_by_key(|(place, _)| *place);
+        part.truncate(most(list.examined));
+        let full = part.len() >= most(list.examined);
+        let end = part.last().filter(|_| full).map(|(place, _)| *place);
+        let wanted = |namespace: &str| list.namespace.as_ref().is_none_or(|it| it == namespace);
+        let held = part
+            .into_iter()
+            .filter(|((_, namespace, _), _)| wanted(namespace))
+            .filter_map(|((key, namespace, slot), held)| Some((key, namespace, slot, held?)));
+        let row = |(key, namespace, slot, peeked): (&str, &str, i64, Peeked)| {
             Row(vec![
                 Value::Text(namespace.to_owned()),
                 Value::Text(key.to_owned()),
@@ -241,11 +254,20 @@ impl ModelState {
                 Value::Int(peeked.fence),
                 Value::Int(peeked.age),
                 Value::Int(peeked.remaining),
+                NO_INT,
             ])
         };
-        let mut held: Vec<_> = held.collect();
-        held.sort_by_key(|(namespace, key, slot, _)| (*key, *namespace, *slot));
-        held.into_iter().take(most(list.most)).map(row).collect()
+        let mut rows: Rows = held.take(most(list.most)).map(row).collect();
+        rows.extend(end.map(|(key, namespace, slot)| {
+            let mut row = vec![
+                Value::Text(namespace.to_owned()),
+                Value::Text(key.to_owned()),
+            ];
+            row.extend([NO_INT, NO_TEXT, NO_TEXT, NO_INT, NO_INT, NO_INT]);
+            row.push(Value::Int(slot));
+            Row(row)
+        }));
+        rows
     }
 
     /// Answers how many rows were deleted, and which names were looked at.

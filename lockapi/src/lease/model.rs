@@ -214,12 +214,12 @@ impl Table {
         self.rows.insert(row_key, row);
     }
 
-    /// What is held, with namespace, key and slot.
-    pub(crate) fn all_held(&self, now: i64) -> impl Iterator<Item = (&str, &str, i64, Peeked)> {
-        self.rows.keys().filter_map(move |row_key| {
+    /// All rows, with namespace, key and slot, and with what is held of them.
+    pub(crate) fn all(&self, now: i64) -> impl Iterator<Item = (&str, &str, i64, Option<Peeked>)> {
+        self.rows.keys().map(move |row_key| {
             let (namespace, key, slot) = row_key;
-            let held = self.peek(now, row_key).filter(|peeked| !peeked.released)?;
-            Some((&**namespace, &**key, *slot, held))
+            let held = self.peek(now, row_key).filter(|peeked| !peeked.released);
+            (&**namespace, &**key, *slot, held)
         })
     }
 

@@ -22,12 +22,12 @@ WITH epoch AS MATERIALIZED (
            SELECT l.ctid AS at
              FROM lockapi.lease AS l
             WHERE l.namespace = p.namespace AND l.key = p.key AND l.slot = p.slot
-              AND l.expires_at < pg_catalog.statement_timestamp() - interval '1 day'
+              AND l.expires_at < pg_catalog.statement_timestamp() - interval '24 hours'
               AND (l.released_at IS NOT NULL OR l.renewed_at > (SELECT e.begun_at FROM epoch AS e)
                    OR (SELECT e.waits_from FROM epoch AS e) + (l.expires_at - l.renewed_at)
                           <= pg_catalog.statement_timestamp())
               FOR UPDATE OF l SKIP LOCKED) AS o
-     WHERE p.expires_at < pg_catalog.statement_timestamp() - interval '1 day'
+     WHERE p.expires_at < pg_catalog.statement_timestamp() - interval '24 hours'
 ), gone AS (
     DELETE FROM lockapi.lease AS l
      WHERE l.ctid = ANY (ARRAY(SELECT o.at FROM old AS o))

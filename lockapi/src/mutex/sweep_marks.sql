@@ -12,7 +12,7 @@
 -- transaction has locked is skipped until the next sweep.
 WITH bound AS MATERIALIZED (
     SELECT least(pg_catalog.min(coalesce(a.backend_start, '-infinity')), pg_catalog.statement_timestamp())
-           - interval '1 day' AS before
+           - interval '24 hours' AS before
       FROM pg_catalog.pg_locks AS l
       LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
      WHERE l.locktype = 'advisory' AND l.granted

@@ -233,11 +233,13 @@ fn leases_are_listed_in_order() {
             vec![ListLeases {
                 namespace: Some(side.namespace.clone()),
                 key: None,
+                after: (String::new(), String::new(), -1),
+                examined: 1_000_000,
                 most: 10,
             }]
         },
-        |_, leases| {
-            let owners = leases.into_iter().map(|lease| lease.owner);
+        |_, page| {
+            let owners = page.leases.into_iter().map(|lease| lease.owner);
             owners.collect::<Vec<_>>().join(", ")
         },
     );

@@ -310,10 +310,11 @@ pub(super) fn purge() -> Step {
     let batch = |side: &Side| {
         vec![Purge {
             name: name(side),
+            after: Purge::FIRST,
             most: 10,
         }]
     };
-    step(batch, |_, count| format!("purged {count}"))
+    step(batch, |_, part| format!("purged {}", part.deleted))
 }
 
 /// Puts dead letters back: those with these names, or all.
@@ -323,6 +324,7 @@ pub(super) fn redrive(names: &'static [&'static str]) -> Step {
         vec![Redrive {
             name: name(side),
             ids: names.iter().map(of).collect(),
+            after: 0,
             most: 10,
             topic: 0,
         }]
@@ -336,10 +338,11 @@ pub(super) fn discard(names: &'static [&'static str]) -> Step {
         vec![Discard {
             name: name(side),
             ids: names.iter().map(of).collect(),
+            after: 0,
             most: 10,
         }]
     };
-    step(batch, |_, count| format!("discarded {count}"))
+    step(batch, |_, part| format!("discarded {}", part.deleted))
 }
 
 fn running_part(side: &Side) -> Vec<CountRunning> {
@@ -599,7 +602,7 @@ fn a_job_whose_lease_has_ended_goes_to_one_of_two() {
 
 #[test]
 fn dead_letters_that_another_has_are_skipped() {
-    const NONE: &str = "Redriven { count: 0, examined: 0, busy: 0 }";
+    const NONE: &str = "Redriven { count: 0, last: None, busy: 0 }";
     let before = [&push(&["a"]), &claim(1), &settle(&["a"], reject())];
     for first in [
         redrive(&["a"]),

@@ -249,6 +249,7 @@ fn redrive() -> Step {
         let redrive = Redrive {
             name: name(side),
             ids: Vec::new(),
+            after: 0,
             most: 10,
             topic: 0,
         };

@@ -96,10 +96,11 @@ fn of_several_completions_in_a_batch_the_first_stores_its_result() {
         |side| {
             vec![SweepQueues {
                 namespace: side.namespace.clone(),
+                from: (0, 0),
                 most: 10,
             }]
         },
-        |_, swept| format!("{swept} swept"),
+        |_, swept| format!("{} swept", swept.deleted),
     );
     let (push, claim, late) = (push(&["a", "b"]), claim(2), elapse(3));
     agree(

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use lockapi::suite::admin::SweepNotes;
+use lockapi::suite::admin::{ListLeases, SweepNotes};
+use lockapi::suite::driver::Operation;
 use lockapi::suite::idempotency::SweepAnswers;
 use lockapi::suite::lease;
 use lockapi::suite::limit;
 use lockapi::suite::mutex::SweepMarks;
 use lockapi::suite::queue::SweepQueues;
+
+use postgres::{Client, NoTls};
 
 use super::admin::{check_in, lock_key, note};
 use super::answers::{recall, record};
@@ -15,7 +18,7 @@ use super::leases::{acquire, peek, release};
 use super::limits::{look, take};
 use super::queue::claim_and_reject;
 use super::queue_keys::{Key, push_key};
-use super::sides::{Plans, Side, Step, UNIT, elapse, number, own_url, sql, step};
+use super::sides::{Plans, Side, Step, UNIT, elapse, number, own_url, sql, step, until};
 use super::{Meets, Schedule, on_server};
 
 /// A bit more than two days, and than a month, in minutes.
@@ -56,10 +59,11 @@ fn sweep_queues() -> Step {
     let batch = |side: &Side| {
         vec![SweepQueues {
             namespace: side.namespace.clone(),
+            from: (0, 0),
             most: 10,
         }]
     };
-    step(batch, |_, swept| format!("{swept} swept"))
+    step(batch, |_, swept| format!("{} swept", swept.deleted))
 }
 
 fn sweep_marks() -> Step {
@@ -125,6 +129,21 @@ fn parts_of_tables_follow_their_keys() {
             }]
         };
         step(batch, |_, swept| format!("{swept:?}"))
+    });
+    in_order(&before, 2, &|(after, examined)| {
+        let batch = move |side: &Side| {
+            vec![ListLeases {
+                namespace: Some(side.namespace.clone()),
+                key: None,
+                after: (side.key(&after.to_string()), side.namespace.clone(), 0),
+                examined,
+                most: 10,
+            }]
+        };
+        step(batch, |_, page| {
+            let keys = page.leases.into_iter().map(|lease| lease.key);
+            format!("{:?}, to {:?}", keys.collect::<Vec<_>>(), page.next)
+        })
     });
     let before = [&take(&["3"]), &take(&["1"]), &take(&["2"])];
     in_order(&before, 60, &|(after, most)| {
@@ -295,6 +314,42 @@ fn a_token_that_somebody_checks_in_is_not_swept() {
     }
 }
 
+/// The one session of a backend has ended, and it has a new one, whose mark is held.
+#[test]
+fn a_note_that_a_backend_writes_anew_is_not_swept() {
+    const MADE: &str = "
+        INSERT INTO lockapi.lock_session (mark, backend, namespace, owner) VALUES (71, 7, 'n', 'o');
+        INSERT INTO lockapi.lock_note (backend, lock_key, pair, waits, since) VALUES (7, 1, false, false, now() - interval '1 h')";
+    const ANEW: &str = "
+        SELECT pg_advisory_lock(72);
+        BEGIN;
+        INSERT INTO lockapi.lock_session (mark, backend, namespace, owner) VALUES (72, 7, 'n', 'o');
+        UPDATE lockapi.lock_note SET since = now() WHERE backend = 7";
+    let connect = || Client::connect(own_url(), NoTls).expect("a connection");
+    let mut backend = connect();
+    backend.batch_execute(MADE).expect("a note");
+    backend.batch_execute(ANEW).expect("written anew");
+    let mut sweeper = connect();
+    let pid: i32 = sweeper
+        .query_one("SELECT pg_backend_pid()", &[])
+        .expect("its number")
+        .get(0);
+    let sweep = std::thread::spawn(move || {
+        let swept = sweeper.query_one(SweepNotes::STATEMENT.sql, &[&i64::MAX, &10_i64]);
+        swept.expect("swept").get::<_, i64>(0)
+    });
+    until("it waits for the note", || {
+        let waits = "SELECT cardinality(pg_blocking_pids($1)) > 0";
+        let waits = backend.query_one(waits, &[&pid]).expect("who waits");
+        waits.get::<_, bool>(0).then_some(())
+    });
+    backend.batch_execute("COMMIT").expect("committed");
+    assert_eq!(sweep.join().expect("no panic"), 1, "the old session");
+    let left = "SELECT count(*) FROM lockapi.lock_note WHERE backend = 7";
+    let left: i64 = backend.query_one(left, &[]).expect("notes").get(0);
+    assert_eq!(left, 1);
+}
+
 #[test]
 fn a_name_that_somebody_notes_is_not_swept() {
     let before = [&note(&["1"]), &elapse(MONTH)];
@@ -327,12 +382,16 @@ fn archived_jobs_and_keys_are_swept_when_they_are_old() {
         |side| {
             vec![SweepQueues {
                 namespace: side.namespace.clone(),
+                from: (0, 0),
                 most: 2,
             }]
         },
-        |_, swept| swept.to_string(),
+        |_, swept| format!("{} {}", swept.deleted, swept.last.is_some()),
     );
     let steps = [&jobs, &keys, &sweep, &sweep, &sweep, &number(LEFT, 31)];
     let left = format!("{LEFT}: 31");
-    assert_eq!(on_server(own_url(), &steps)[2..], ["2", "1", "0", &left]);
+    assert_eq!(
+        on_server(own_url(), &steps)[2..],
+        ["4 true", "2 false", "0 false", &left]
+    );
 }

@@ -2,8 +2,8 @@
 
 use lockapi::driver::Statement;
 use lockapi::suite::admin::{
-    CancelJobs, EditJobs, ForceRelease, ListJobs, ListLimits, ListPausedNames, ListQueues,
-    ListRunning, ListSchedulers, ListWorkers, Note, ReadHistory, ReadJob, Record,
+    CancelJobs, EditJobs, ForceRelease, ListJobs, ListLeases, ListLimits, ListPausedNames,
+    ListQueues, ListRunning, ListSchedulers, ListWorkers, Note, ReadHistory, ReadJob, Record,
 };
 use lockapi::suite::driver::Operation;
 use lockapi::suite::id::{ClaimWorker, NextBlock, ReleaseWorker, RenewWorker};
@@ -175,11 +175,11 @@ fn scenarios_of_queues() -> Vec<Scenario> {
         ),
         pooled(queue::Take::STATEMENT, "'{ns}', 'work', 10, 'w', 9, '{0,1,2,3}'"),
         engine(queue::Cancel::STATEMENT, "'{ns}', 'work', '{ids}', 9"),
-        engine(queue::Purge::STATEMENT, "'{ns}', 'work', 10"),
-        engine(queue::Redrive::STATEMENT, "'{ns}', 'work', '{dead}', 5, '{1}'"),
-        engine(queue::Redrive::STATEMENT, "'{ns}', 'work', '{}', 5, '{1}'"),
-        engine(queue::Discard::STATEMENT, "'{ns}', 'work', '{dead}', 10"),
-        engine(queue::Discard::STATEMENT, "'{ns}', 'work', '{}', 10"),
+        engine(queue::Purge::STATEMENT, "'{ns}', 'work', -1, 0, 0, 10"),
+        engine(queue::Redrive::STATEMENT, "'{ns}', 'work', '{dead}', 0, 5, '{1}'"),
+        engine(queue::Redrive::STATEMENT, "'{ns}', 'work', '{}', 0, 5, '{1}'"),
+        engine(queue::Discard::STATEMENT, "'{ns}', 'work', '{dead}', 0, 10"),
+        engine(queue::Discard::STATEMENT, "'{ns}', 'work', '{}', 0, 10"),
         engine(queue::SetPaused::STATEMENT, "'{ns}', 'work', true, '{1}', 1000000"),
         engine(
             queue::SetNamePaused::STATEMENT,
@@ -232,7 +232,7 @@ fn scenarios_of_queues() -> Vec<Scenario> {
         engine(queue::FoldHistory::STATEMENT, "'{ns}', 'work', 0, '', 0, 10"),
         engine(queue::SweepHistory::STATEMENT, "'{ns}', 'work', false, 0, '', 10"),
         engine(queue::ReadDeadLetters::STATEMENT, "'{ns}', 'work', 0, 10"),
-        engine(queue::SweepQueues::STATEMENT, "'{ns}', 10"),
+        engine(queue::SweepQueues::STATEMENT, "'{ns}', 0, 0, 10"),
         engine(
             queue::ExpireJobs::STATEMENT,
             "'{ns}', 0, 0, 10, 8388608, '{work}', '{9}', 1000000",
@@ -255,6 +255,11 @@ fn scenarios_of_operators() -> Vec<Scenario> {
             "'{ns}', 'work', '{{id}}', 'why', 0, 1, 30, '2', '{1}', 'due now', 0, 2, 20, 0, '1', false, 65536",
         ),
         engine(ListRunning::STATEMENT, "'{ns}', 'work', 10"),
+        engine(
+            ListLeases::STATEMENT,
+            "'{ns}', NULL, 'k1', '{ns}', -1, 20, 10",
+        ),
+        engine(ListLeases::STATEMENT, "'{ns}', 'k1', '', '', -1, 20, 10"),
         engine(
             ListJobs::STATEMENT,
             "'{ns}', 'work', 'ready', 'due', '{0,1,2,3}', '{0,0,0,0}', '{0,0,0,0}', 0, 20, 10, '', '', 0, 9223372036854775",

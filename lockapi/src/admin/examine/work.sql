@@ -181,7 +181,7 @@ SELECT 'no_timeline', 'lockapi.epoch', 'the server did not tell which timeline i
  UNION ALL
 SELECT 'unswept', 'lease', 'leases that ended days ago are still there, such as ' || pg_catalog.min(l.key)
   FROM (SELECT l.key, l.expires_at FROM lockapi.lease AS l ORDER BY l.key, l.namespace, l.slot LIMIT 1000) AS l
- WHERE l.expires_at < pg_catalog.clock_timestamp() - interval '3 days'
+ WHERE l.expires_at < pg_catalog.clock_timestamp() - interval '72 hours'
 HAVING pg_catalog.count(*) > 0
  UNION ALL
 SELECT 'lock_wait', w.name, coalesce(w.owner, w.application, 'somebody') || ' waits for it, for '

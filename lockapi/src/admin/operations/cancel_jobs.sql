@@ -24,7 +24,7 @@ WITH held AS MATERIALIZED (
                                      errors, group_key, headers, expires_at)
     SELECT g.id, g.token, 'cancelled', coalesce(g.due_at, g.run_at), g.created_at, g.started_at, g.attempt, g.max_attempts,
            g.priority, g.worker, $4::text, g.namespace, g.queue, g.unique_key, g.name, g.payload, g.task, g.errors, g.group_key, g.headers,
-           CASE WHEN g.task IS NULL THEN pg_catalog.clock_timestamp() + interval '7 days' END
+           CASE WHEN g.task IS NULL THEN pg_catalog.clock_timestamp() + interval '168 hours' END
       FROM gone AS g
 ), logged AS (
     INSERT INTO lockapi.audit (namespace, action, target, reason)

@@ -22,17 +22,38 @@ pub struct ListLocks {
 
 /// Reads who waits for whom.
 #[derive(Clone, Debug)]
-pub struct ListWaits(pub ListLocks);
+pub struct ListWaits {
+    /// Of which locks.
+    pub locks: ListLocks,
+    /// Whether the statements of the sessions are read.
+    pub statements: bool,
+}
 
-/// Reads who holds leases.
+/// Reads who holds leases, in a part of the rows.
 #[derive(Clone, Debug)]
 pub struct ListLeases {
     /// Of this namespace, or of all.
     pub namespace: Option<String>,
     /// This one only.
     pub key: Option<String>,
+    /// The place that the part comes after.
+    pub after: LeasePlace,
+    /// How many rows are examined at most, also of leases that have ended.
+    pub examined: i64,
     /// How many at most.
     pub most: i64,
+}
+
+/// The place of a lease among the rows of all: key, namespace and slot.
+pub type LeasePlace = (String, String, i64);
+
+/// The answer to a [`ListLeases`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeasePage {
+    /// The leases that are held.
+    pub leases: Vec<HeldLease>,
+    /// The last place that was examined, unless no more rows follow.
+    pub next: Option<LeasePlace>,
 }
 
 /// Reads which jobs run.
@@ -123,7 +144,7 @@ impl Operation for ListWaits {
     const STATEMENT: Statement = Statement {
         name: "admin.waits",
         sql: include_str!("waits.sql"),
-        params: &[Type::Text, Type::Int, Type::Bool, Type::Int],
+        params: &[Type::Text, Type::Int, Type::Bool, Type::Int, Type::Bool],
         columns: &[
             Type::Text,
             Type::Text,
@@ -144,7 +165,12 @@ impl Operation for ListWaits {
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
-        batch.first().map(|one| one.0.params()).unwrap_or_default()
+        let of = |one: &Self| {
+            let mut params = one.locks.params();
+            params.push(Value::Bool(one.statements));
+            params
+        };
+        batch.first().map(of).unwrap_or_default()
     }
 
     fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<Waiter>>, Failure> {
@@ -189,17 +215,25 @@ impl Operation for ListWaits {
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
-        Some(model.list_waits(&batch.first()?.0))
+        Some(model.list_waits(&batch.first()?.locks))
     }
 }
 
 impl Operation for ListLeases {
-    type Output = Vec<HeldLease>;
+    type Output = LeasePage;
 
     const STATEMENT: Statement = Statement {
         name: "admin.leases",
         sql: include_str!("leases.sql"),
-        params: &[Type::Text, Type::Text, Type::Int],
+        params: &[
+            Type::Text,
+            Type::Text,
+            Type::Text,
+            Type::Text,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+        ],
         columns: &[
             Type::Text,
             Type::Text,
@@ -209,35 +243,46 @@ impl Operation for ListLeases {
             Type::Int,
             Type::Int,
             Type::Int,
+            Type::Int,
         ],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
         let of = |one: &Self| {
+            let (key, namespace, slot) = one.after.clone();
             vec![
                 maybe_text(one.namespace.as_deref()),
                 maybe_text(one.key.as_deref()),
+                Value::Text(key),
+                Value::Text(namespace),
+                Value::Int(slot),
+                Value::Int(one.examined),
                 Value::Int(one.most),
             ]
         };
         batch.first().map(of).unwrap_or_default()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Vec<HeldLease>>, Failure> {
-        let read = |mut row: Row| {
-            Ok(HeldLease {
-                namespace: row.text(0)?,
-                key: row.text(1)?,
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<LeasePage>, Failure> {
+        let mut page = LeasePage::default();
+        for mut row in rows {
+            let (namespace, key) = (row.text(0)?, row.text(1)?);
+            if let Some(slot) = row.maybe_int(8)? {
+                page.next = Some((key, namespace, slot));
+                continue;
+            }
+            page.leases.push(HeldLease {
+                namespace,
+                key,
                 slot: row.int(2)?,
                 owner: row.text(3)?,
                 data: row.text(4)?,
                 fence: row.int(5)?,
                 held_for: duration(row.int(6)?),
                 remaining: duration(row.int(7)?),
-            })
-        };
-        let read: Result<_, Failure> = rows.into_iter().map(read).collect();
-        Ok(vec![read?])
+            });
+        }
+        Ok(vec![page])
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {

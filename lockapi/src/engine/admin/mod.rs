@@ -27,6 +27,9 @@ use crate::queue::{HistoryPoint, HistoryStep, Name};
 
 /// How many rows of a history are read at most.
 const HISTORY_ROWS: i64 = 20_000;
+/// How many rows of leases a statement examines, and how many statements a list takes.
+const LEASE_ROWS: i64 = 5000;
+const LEASE_PARTS: usize = 40;
 
 /// Declares how operations are batched: each in a statement of its own.
 macro_rules! queued {
@@ -97,6 +100,11 @@ impl Admin {
         Some((self.0.namespace.to_string(), key.to_string()))
     }
 
+    /// Reads what may take longer than claims should wait.
+    async fn read<O: Queued>(&self, list: O) -> Result<O::Output> {
+        self.0.sweeps.batcher().call(list).await
+    }
+
     fn with_sessions(&self, operation: &'static str) -> Result<()> {
         if self.0.connections.driver.has_server() {
             return Ok(());
@@ -110,7 +118,7 @@ impl Admin {
 impl Inspector for Admin {
     async fn locks(&self, filter: &Filter) -> Result<Vec<HeldLock>> {
         let list = self.list_locks("locks", filter)?;
-        let mut locks = self.0.jobs.call(list).await?;
+        let mut locks = self.read(list).await?;
         if let Some((namespace, name)) = self.named(filter) {
             for lock in &mut locks {
                 lock.namespace = Some(namespace.clone());
@@ -121,17 +129,32 @@ impl Inspector for Admin {
     }
 
     async fn leases(&self, filter: &Filter) -> Result<Vec<HeldLease>> {
-        let list = ListLeases {
+        let mut list = ListLeases {
             namespace: self.namespace("leases", filter)?,
             key: filter.wanted_key().map(Key::to_string),
+            after: (String::new(), String::new(), -1),
+            examined: LEASE_ROWS,
             most: filter.most(),
         };
-        self.0.jobs.call(list).await
+        let mut leases = Vec::new();
+        for _ in 0..LEASE_PARTS {
+            let page = self.read(list.clone()).await?;
+            leases.extend(page.leases);
+            list.most = filter.most() - i64::try_from(leases.len()).unwrap_or(i64::MAX);
+            match page.next {
+                Some(next) if list.most > 0 => list.after = next,
+                _ => break,
+            }
+        }
+        Ok(leases)
     }
 
     async fn waiters(&self, filter: &Filter) -> Result<Vec<Waiter>> {
-        let list = ListWaits(self.list_locks("waiters", filter)?);
-        let mut waiters = self.0.jobs.call(list).await?;
+        let list = ListWaits {
+            locks: self.list_locks("waiters", filter)?,
+            statements: filter.wants_statements(),
+        };
+        let mut waiters = self.read(list).await?;
         if let Some((namespace, name)) = self.named(filter) {
             for waiter in &mut waiters {
                 waiter.namespace = Some(namespace.clone());
@@ -147,7 +170,7 @@ impl Inspector for Admin {
             queue: filter.wanted_queue().map(str::to_owned),
             most: filter.most(),
         };
-        self.0.jobs.call(list).await
+        self.read(list).await
     }
 
     fn contention(&self, filter: &Filter) -> Result<Vec<Contention>> {
@@ -160,19 +183,19 @@ impl Inspector for Admin {
             namespace: self.namespace("audit", filter)?,
             most: filter.most(),
         };
-        self.0.jobs.call(list).await
+        self.read(list).await
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<JobPage> {
         filter.check().map_err(|error| error.during("jobs"))?;
         let list = ListJobs::new(&self.0.namespace, filter);
         if let Some(few) = list.few() {
-            let page = self.0.jobs.call(few).await?;
+            let page = self.read(few).await?;
             if page.jobs.len() == filter.limit || page.next.is_none() {
                 return Ok(page);
             }
         }
-        self.0.jobs.call(list).await
+        self.read(list).await
     }
 
     async fn job(&self, id: i64, payload: bool) -> Result<Option<JobDetails>> {
@@ -182,7 +205,7 @@ impl Inspector for Admin {
             id,
             payload,
         };
-        self.0.jobs.call(read).await
+        self.read(read).await
     }
 
     async fn queues(
@@ -199,7 +222,7 @@ impl Inspector for Admin {
             most: filter.most(),
             namespace,
         };
-        self.0.jobs.call(list).await
+        self.read(list).await
     }
 
     async fn schedulers(&self, after: &str, most: usize) -> Result<Vec<String>> {
@@ -210,7 +233,7 @@ impl Inspector for Admin {
             after,
             most,
         };
-        self.0.jobs.call(list).await
+        self.read(list).await
     }
 
     async fn paused_names(&self, queue: &str, most: usize) -> Result<Vec<PausedName>> {
@@ -225,7 +248,7 @@ impl Inspector for Admin {
             most: i64::try_from(most).unwrap_or(i64::MAX),
             examined: EXAMINED,
         };
-        self.0.jobs.call(list).await
+        self.read(list).await
     }
 
     async fn history(
@@ -246,21 +269,20 @@ impl Inspector for Admin {
             hourly: step == HistoryStep::Hour,
             most: HISTORY_ROWS,
         };
-        // It may take longer than claims should wait.
-        self.0.sweeps.batcher().call(read).await
+        self.read(read).await
     }
 
     async fn limits(&self, after: &str, most: usize) -> Result<Vec<LimitLevel>> {
         let (after, most) = page("limits", after, most)?;
         let namespace = self.0.namespace.to_string();
         let list = ListLimits::new(namespace, after, most);
-        self.0.jobs.call(list).await
+        self.read(list).await
     }
 
     async fn worker_numbers(&self, most: usize) -> Result<Vec<WorkerNumber>> {
         let (_, most) = page("worker_numbers", "", most)?;
         let namespace = self.0.namespace.to_string();
-        self.0.jobs.call(ListWorkers { namespace, most }).await
+        self.read(ListWorkers { namespace, most }).await
     }
 }
 

@@ -164,7 +164,7 @@ fn hour() -> LeaseOptions {
 
 fn held(database: &Database) -> Vec<i64> {
     database.inspect(|model| {
-        let held = model.held_leases().filter(|held| !held.3.released);
+        let held = model.all_leases().filter(|(.., held)| held.is_some());
         held.map(|(_, _, slot, _)| slot).collect()
     })
 }

@@ -20,6 +20,7 @@ use crate::queue::{
     ResultValue, SetGroupLimit, SetGroups, Settled, Statistics, SweepQueues, Ticket, Unhandled,
     checked_limit, checked_report, in_transaction,
 };
+use crate::sweep::SweepResult;
 use crate::telemetry;
 use crate::wait::unless;
 
@@ -98,14 +99,18 @@ impl Handle {
         answer.map_err(|error| error.on(&self.name.queue))
     }
 
-    /// Runs something in parts until one of them is not full, or until `most` is done.
-    async fn in_parts<O: Queued<Output = i64>>(&self, part: impl Fn() -> O) -> Result<u64> {
+    /// Deletes in parts until one of them is not full. `after` is the place of a part.
+    async fn in_parts<O, K>(&self, mut part: O, after: fn(&mut O) -> &mut K) -> Result<u64>
+    where
+        O: Queued<Output = SweepResult<K>> + Clone,
+    {
         let mut total = 0;
         loop {
-            let done = self.call_in_bulk(part()).await?;
-            total += done.max(0).unsigned_abs();
-            if done < PART {
-                return Ok(total);
+            let done = self.call_in_bulk(part.clone()).await?;
+            total += done.deleted.max(0).unsigned_abs();
+            match done.last {
+                Some(last) => *after(&mut part) = last,
+                None => return Ok(total),
             }
         }
     }
@@ -166,11 +171,12 @@ impl Handle {
 
     /// Puts dead letters back, and adds to `total` how many.
     async fn redrive(&self, ids: &[i64], total: &mut u64) -> Result<()> {
-        let mut tries = TRIES;
+        let (mut tries, mut after) = (TRIES, 0);
         loop {
             let part = Redrive {
                 name: self.name.clone(),
                 ids: ids.to_vec(),
+                after,
                 most: PART,
                 topic: self.number,
             };
@@ -188,8 +194,9 @@ impl Handle {
                 }
                 tries -= 1;
                 self.core.connections.timer.sleep(PAUSE).await;
-            } else if part.examined < PART {
-                // What stays behind, of two with one unique key, has been looked at as well.
+            } else if let Some(last) = part.last {
+                after = last;
+            } else {
                 return Ok(());
             }
         }
@@ -220,6 +227,7 @@ impl Handle {
         let namespace = Arc::clone(&self.core.namespace);
         self.core.sweeps.later(0, move || SweepQueues {
             namespace: namespace.to_string(),
+            from: (0, 0),
             most: PART,
         });
         // And for all namespaces: numbers of jobs are those of the database.
@@ -374,11 +382,12 @@ impl Queue for QueueHandle {
     }
 
     async fn purge(&self) -> Result<u64> {
-        let part = || Purge {
+        let first = Purge {
             name: self.0.name.clone(),
+            after: Purge::FIRST,
             most: PART,
         };
-        self.0.in_parts(part).await
+        self.0.in_parts(first, |part| &mut part.after).await
     }
 
     async fn statistics(&self) -> Result<Statistics> {
@@ -432,12 +441,13 @@ impl Queue for QueueHandle {
     async fn discard(&self, ids: Vec<i64>) -> Result<u64> {
         let mut total = 0;
         for ids in lists(&ids) {
-            let part = || Discard {
+            let first = Discard {
                 name: self.0.name.clone(),
                 ids: ids.to_vec(),
+                after: 0,
                 most: PART,
             };
-            total += self.0.in_parts(part).await?;
+            total += self.0.in_parts(first, |part| &mut part.after).await?;
         }
         Ok(total)
     }

@@ -45,6 +45,7 @@ use crate::queue::{
     ReadUnhandled, RecordHistory, Redrive, Report, SearchBelowFloors, SetNamePaused, SetPaused,
     Settle, SweepHistory, SweepProgress, SweepQueues, SweepResults,
 };
+use crate::sweep::SweepResult;
 use crate::sync::Mutex;
 
 /// How many bytes of a result weigh as much as a small request.
@@ -155,8 +156,9 @@ impl Sweeping for SweepQueues {
     // A busy queue archives thousands of jobs a second.
     const PAUSE: Duration = Duration::from_millis(50);
 
-    fn next(self, deleted: i64) -> Option<Self> {
-        (deleted >= self.most).then_some(self)
+    fn next(self, swept: SweepResult<(i64, i64)>) -> Option<Self> {
+        let from = swept.last?;
+        Some(Self { from, ..self })
     }
 }
 

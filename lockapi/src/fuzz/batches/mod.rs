@@ -339,10 +339,15 @@ fn inspection() -> Vec<Decoder> {
     };
     vec![
         of(locks()),
-        of(admin::ListWaits(locks())),
+        of(admin::ListWaits {
+            locks: locks(),
+            statements: true,
+        }),
         of(admin::ListLeases {
             namespace: None,
             key: None,
+            after: (text(), text(), 0),
+            examined: 1,
             most: 1,
         }),
         of(admin::ListRunning {

@@ -126,17 +126,20 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
         }),
         of(queue::Purge {
             name: name(),
+            after: queue::Purge::FIRST,
             most: 1,
         }),
         of(queue::Redrive {
             name: name(),
             ids: vec![1],
+            after: 0,
             most: 1,
             topic: 1,
         }),
         of(queue::Discard {
             name: name(),
             ids: vec![1],
+            after: 0,
             most: 1,
         }),
         of(queue::SearchBelowFloors {
@@ -177,6 +180,7 @@ pub(super) fn managed_queues() -> Vec<Decoder> {
         }),
         of(queue::SweepQueues {
             namespace: text(),
+            from: (0, 0),
             most: 1,
         }),
         of(queue::ExpireJobs {

@@ -313,9 +313,9 @@ impl ModelState {
         self.leases.peek(self.now, &row_key)
     }
 
-    /// Leases that are held, with namespace, key and slot, in their order.
-    pub(crate) fn held_leases(&self) -> impl Iterator<Item = (&str, &str, i64, Peeked)> {
-        self.leases.all_held(self.now)
+    /// The rows of leases, with namespace, key and slot, and with what is held of them.
+    pub(crate) fn all_leases(&self) -> impl Iterator<Item = (&str, &str, i64, Option<Peeked>)> {
+        self.leases.all(self.now)
     }
 
     /// Takes a lease, in all its slots, from its holders, and answers who they were.

@@ -1,6 +1,7 @@
 //! What is done to queues as a whole, and what is told of them.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use rustc_hash::FxHashMap;
 
@@ -8,9 +9,18 @@ use super::{DAY, Jobs, LiveJob, NOT_IN_TIME, Running, Status};
 use crate::driver::{Row, Rows, Value};
 use crate::queue::operations::{
     Cancel, Cancelled, CountJobs, CountRunning, Counted, DeadLetterRow, Discard, ExpireJobs, Floor,
-    Name, Purge, ReadDeadLetters, ReadUnhandled, Redrive, Redriven, RunningLevel, SetNamePaused,
+    Name, Purge, QueuePlace, ReadDeadLetters, ReadUnhandled, Redrive, RunningLevel, SetNamePaused,
     SetPaused, SweepQueues,
 };
+use crate::sweep::count;
+
+/// The first `most` of these, in order.
+fn first<T: Ord>(most: usize, all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut all: Vec<T> = all.collect();
+    all.sort_unstable();
+    all.truncate(most);
+    all
+}
 
 impl Jobs {
     /// What an operator cancels has the reason in the place of an error.
@@ -37,46 +47,51 @@ impl Jobs {
         cancelled
     }
 
-    pub(crate) fn purge(&mut self, want: &Purge) -> i64 {
-        let places = self.due.get(&want.name).into_iter().flatten();
-        let waiting = places
-            .map(|(_, _, id)| *id)
-            .filter(|id| self.live.get(id).is_some_and(|live| live.running.is_none()))
-            .filter(|id| !self.locked.contains(id));
+    /// Answers as well the places that were examined.
+    pub(crate) fn purge(&mut self, want: &Purge) -> (i64, Vec<QueuePlace>) {
         let most = usize::try_from(want.most).unwrap_or(0);
-        let ids: Vec<i64> = waiting.take(most).collect();
-        ids.into_iter()
-            .filter_map(|id| self.remove(id))
-            .map(|_| 1)
-            .sum()
+        let after = (Bound::Excluded(want.after), Bound::Unbounded);
+        let due = self.due.get(&want.name).into_iter();
+        let waiting = due
+            .flat_map(|due| due.range(after))
+            .filter(|(_, _, id)| self.live.get(id).is_some_and(|live| live.running.is_none()));
+        let part: Vec<QueuePlace> = waiting.take(most).copied().collect();
+        let ids = part.iter().map(|(_, _, id)| *id);
+        let ids: Vec<i64> = ids.filter(|id| !self.locked.contains(id)).collect();
+        let deleted = ids.into_iter().filter_map(|id| self.remove(id)).map(|_| 1);
+        (deleted.sum(), part)
     }
 
-    fn dead<'a>(&'a self, queue: &'a Name, ids: &'a [i64]) -> impl Iterator<Item = i64> + 'a {
+    fn dead<'a>(
+        &'a self,
+        queue: &'a Name,
+        ids: &'a [i64],
+        after: i64,
+    ) -> impl Iterator<Item = i64> + 'a {
         self.ended
-            .iter()
+            .range((Bound::Excluded(after), Bound::Unbounded))
             .filter(|(_, ended)| ended.status == Status::Failed && ended.job.queue == *queue)
             .map(|(id, _)| *id)
             .filter(|id| ids.is_empty() || ids.contains(id))
     }
 
-    /// Answers as well the tasks that its runs were looked at of.
-    pub(crate) fn redrive(&mut self, now: i64, want: &Redrive) -> (Redriven, Vec<String>) {
+    /// Answers as well which were examined, and the tasks that its runs were looked at of.
+    pub(crate) fn redrive(&mut self, now: i64, want: &Redrive) -> (i64, Vec<i64>, Vec<String>) {
         let most = usize::try_from(want.most).unwrap_or(0);
         let free = |id: &i64| {
             let key = self.ended.get(id).map(|ended| &ended.job.unique_key);
             key.is_some_and(|key| key.is_empty() || self.with_unique_key(&want.name, key).is_none())
         };
         let held: Vec<i64> = self
-            .dead(&want.name, &want.ids)
+            .dead(&want.name, &want.ids, want.after)
             .filter(free)
             .take(most)
             .collect();
-        let examined = i64::try_from(held.len()).unwrap_or(i64::MAX);
         let looked_at = held.iter().filter_map(|id| self.ended.get(id));
         let keyed = looked_at.filter(|ended| !ended.job.unique_key.is_empty());
         let tasks = keyed.map(|ended| ended.job.task.clone()).collect();
         let mut redriven = 0;
-        for id in held {
+        for &id in &held {
             let Some(ended) = self.ended.remove(&id) else {
                 continue;
             };
@@ -94,38 +109,45 @@ impl Jobs {
             self.insert(id, live);
             redriven += 1;
         }
-        let redriven = Redriven {
-            count: redriven,
-            examined,
-            busy: 0,
-        };
-        (redriven, tasks)
+        (redriven, held, tasks)
     }
 
-    pub(crate) fn discard(&mut self, want: &Discard) -> i64 {
+    pub(crate) fn discard(&mut self, want: &Discard) -> Vec<i64> {
         let most = usize::try_from(want.most).unwrap_or(0);
-        let ids: Vec<i64> = self.dead(&want.name, &want.ids).take(most).collect();
-        ids.into_iter()
-            .filter_map(|id| self.ended.remove(&id))
-            .map(|_| 1)
-            .sum()
-    }
-
-    pub(crate) fn sweep(&mut self, now: i64, want: &SweepQueues) -> i64 {
-        let most = usize::try_from(want.most).unwrap_or(0);
-        let old = self.ended.iter().filter(|(_, ended)| {
-            ended.job.queue.namespace == want.namespace
-                && ended.expires_at.is_some_and(|at| at < now)
-        });
-        let mut old: Vec<_> = old.map(|(id, ended)| (ended.expires_at, *id)).collect();
-        old.sort_unstable();
-        let old: Vec<i64> = old.into_iter().map(|(_, id)| id).take(most).collect();
-        for id in &old {
+        let dead = self.dead(&want.name, &want.ids, want.after);
+        let ids: Vec<i64> = dead.take(most).collect();
+        for id in &ids {
             self.ended.remove(id);
         }
-        let keys = self.keys.len();
-        self.keys.retain(|_, (_, used)| *used >= now - DAY);
-        i64::try_from(old.len().max(keys - self.keys.len())).unwrap_or(i64::MAX)
+        ids
+    }
+
+    /// Answers how many were deleted and examined, and from when on the next part begins.
+    pub(crate) fn sweep(&mut self, now: i64, want: &SweepQueues) -> [i64; 4] {
+        let most = usize::try_from(want.most).unwrap_or(0);
+        let old = self.ended.iter().filter_map(|(id, ended)| {
+            let at = ended.expires_at.filter(|at| *at < now)?;
+            (ended.job.queue.namespace == want.namespace).then_some((at, *id))
+        });
+        let old = first(most, old.filter(|(at, _)| *at >= want.from.0));
+        let stale = self.keys.iter().map(|(key, (_, used))| (*used, key));
+        let stale = stale.filter(|(used, _)| (want.from.1..now - DAY).contains(used));
+        let stale: Vec<_> = first(most, stale)
+            .into_iter()
+            .map(|(used, key)| (used, key.clone()))
+            .collect();
+        let from = [
+            old.last().map_or(want.from.0, |(at, _)| *at),
+            stale.last().map_or(want.from.1, |(used, _)| *used),
+        ];
+        for (_, id) in &old {
+            self.ended.remove(id);
+        }
+        for (_, key) in &stale {
+            self.keys.remove(key);
+        }
+        let (jobs, keys) = (count(&old), count(&stale));
+        [jobs + keys, jobs.max(keys), from[0], from[1]]
     }
 
     /// Answers how many were moved, what was examined, and whether there may be more.
@@ -233,7 +255,7 @@ impl Jobs {
                 counted.oldest = counted.oldest.max(Some(now - at));
             }
         }
-        let dead = i64::try_from(self.dead(&want.name, &[]).count()).unwrap_or(i64::MAX);
+        let dead = i64::try_from(self.dead(&want.name, &[], 0).count()).unwrap_or(i64::MAX);
         counted.dead = dead.min(want.most);
         counted.more_dead = dead >= want.most;
         counted
@@ -262,10 +284,7 @@ impl Jobs {
 
     pub(crate) fn dead_letters(&self, want: &ReadDeadLetters) -> Vec<DeadLetterRow> {
         let most = usize::try_from(want.most).unwrap_or(0);
-        let after = self
-            .dead(&want.name, &[])
-            .filter(|id| *id > want.after)
-            .take(most);
+        let after = self.dead(&want.name, &[], want.after).take(most);
         after
             .filter_map(|id| {
                 let ended = self.ended.get(&id)?;

@@ -4,6 +4,7 @@ use crate::driver::columns::maybe_int;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
+use crate::sweep::{SweepResult, count, decode};
 
 /// A queue by its names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,22 +44,34 @@ pub struct Cancelled {
     pub locked: Vec<i64>,
 }
 
-/// Deletes jobs that wait.
+/// The place of a job in its queue: priority, time from which it is due, and number.
+pub type QueuePlace = (i64, i64, i64);
+
+/// Deletes jobs that wait, in a part of a queue; a batch of one.
 #[derive(Clone, Debug)]
 pub struct Purge {
     /// The queue.
     pub name: Name,
-    /// How many at most.
+    /// The place that the part comes after.
+    pub after: QueuePlace,
+    /// How many jobs are examined at most.
     pub most: i64,
 }
 
-/// Deletes dead letters.
+impl Purge {
+    /// Before the place of any job.
+    pub const FIRST: QueuePlace = (-1, 0, 0);
+}
+
+/// Deletes dead letters, in a part of them; a batch of one.
 #[derive(Clone, Debug)]
 pub struct Discard {
     /// The queue.
     pub name: Name,
     /// Their numbers; an empty list means all.
     pub ids: Vec<i64>,
+    /// The number that the part comes after.
+    pub after: i64,
     /// How many at most.
     pub most: i64,
 }
@@ -126,87 +139,128 @@ pub struct Counted {
     pub resumes_in: Option<i64>,
 }
 
-/// Deletes what has been in the archive of a namespace for long enough.
+/// Deletes what has been in the archive of a namespace for long enough, and idempotency keys of all that are too old,
+/// in a part of them; a batch of one.
 #[derive(Clone, Debug)]
 pub struct SweepQueues {
     /// Namespace of the backend.
     pub namespace: String,
-    /// How many at most.
+    /// From when on jobs have expired, and keys were made, that belong to the part.
+    pub from: (i64, i64),
+    /// How many of each at most.
     pub most: i64,
 }
 
-/// An operation that returns a number.
-macro_rules! counting {
-    ($operation:ident, $name:literal, $sql:literal, [$($param:ident),*], $columns:expr,
-     |$one:ident| $params:expr, |$model:ident, $wanted:ident| $count:expr) => {
-        impl Operation for $operation {
-            /// How many it was done to.
-            type Output = i64;
+impl Operation for Purge {
+    type Output = SweepResult<QueuePlace>;
 
-            const STATEMENT: Statement = Statement {
-                name: $name,
-                sql: include_str!($sql),
-                params: &[Type::Text, Type::Text, $(Type::$param),*],
-                columns: &$columns,
-            };
-
-            fn params(batch: &[Self]) -> Vec<Value> {
-                let Some($one) = batch.first() else {
-                    return Vec::new();
-                };
-                let mut params = $one.name.params().to_vec();
-                params.extend($params);
-                params
-            }
-
-            fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
-                rows.into_iter().map(|mut row| row.int(0)).collect()
-            }
-
-            fn model(batch: &[Self], $model: &mut ModelState, _: u64) -> Option<Rows> {
-                let $wanted = batch.first()?;
-                let count: i64 = $count;
-                let mut columns = vec![Value::Int(count)];
-                columns.resize(Self::STATEMENT.columns.len(), Value::Int(0));
-                Some(vec![Row(columns)])
-            }
-        }
+    const STATEMENT: Statement = Statement {
+        name: "queue.purge",
+        sql: include_str!("purge.sql"),
+        params: &[
+            Type::Text,
+            Type::Text,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+            Type::Int,
+        ],
+        columns: &[Type::Int, Type::Int, Type::Int, Type::Int, Type::Int],
     };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let Some(one) = batch.first() else {
+            return Vec::new();
+        };
+        let (priority, time, id) = one.after;
+        let mut params = one.name.params().to_vec();
+        params.extend([priority, time, id, one.most].map(Value::Int));
+        params
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<SweepResult<QueuePlace>>, Failure> {
+        let most = batch.first().map(|one| one.most);
+        decode(most, rows, |row| {
+            Ok((row.int(2)?, row.int(3)?, row.int(4)?))
+        })
+    }
+
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let (deleted, part) = model.jobs.purge(batch.first()?);
+        let last = part.last();
+        Some(vec![Row(vec![
+            Value::Int(deleted),
+            Value::Int(count(&part)),
+            maybe_int(last.map(|place| place.0)),
+            maybe_int(last.map(|place| place.1)),
+            maybe_int(last.map(|place| place.2)),
+        ])])
+    }
 }
 
-counting! { Purge, "queue.purge", "purge.sql", [Int], [Type::Int],
-    |one| [Value::Int(one.most)],
-    |model, one| model.jobs.purge(one)
-}
+impl Operation for Discard {
+    type Output = SweepResult<i64>;
 
-counting! { Discard, "queue.discard", "discard.sql", [Ints, Int], [Type::Int],
-    |one| [Value::Ints(one.ids.clone()), Value::Int(one.most)],
-    |model, one| model.jobs.discard(one)
+    const STATEMENT: Statement = Statement {
+        name: "queue.discard",
+        sql: include_str!("discard.sql"),
+        params: &[Type::Text, Type::Text, Type::Ints, Type::Int, Type::Int],
+        columns: &[Type::Int, Type::Int, Type::Int],
+    };
+
+    fn params(batch: &[Self]) -> Vec<Value> {
+        let Some(one) = batch.first() else {
+            return Vec::new();
+        };
+        let mut params = one.name.params().to_vec();
+        params.push(Value::Ints(one.ids.clone()));
+        params.extend([one.after, one.most].map(Value::Int));
+        params
+    }
+
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<SweepResult<i64>>, Failure> {
+        let most = batch.first().map(|one| one.most);
+        decode(most, rows, |row| row.int(2))
+    }
+
+    fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
+        let ids = model.jobs.discard(batch.first()?);
+        let (many, last) = (Value::Int(count(&ids)), maybe_int(ids.last().copied()));
+        Some(vec![Row(vec![many.clone(), many, last])])
+    }
 }
 
 impl Operation for SweepQueues {
-    /// How many were deleted.
-    type Output = i64;
+    type Output = SweepResult<(i64, i64)>;
 
     const STATEMENT: Statement = Statement {
         name: "queue.sweep",
         sql: include_str!("sweep.sql"),
-        params: &[Type::Text, Type::Int],
-        columns: &[Type::Int],
+        params: &[Type::Text, Type::Int, Type::Int, Type::Int],
+        columns: &[Type::Int, Type::Int, Type::Int, Type::Int],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
-        let of = |one: &Self| vec![Value::Text(one.namespace.clone()), Value::Int(one.most)];
+        let of = |one: &Self| {
+            vec![
+                Value::Text(one.namespace.clone()),
+                Value::Int(one.from.0),
+                Value::Int(one.from.1),
+                Value::Int(one.most),
+            ]
+        };
         batch.first().map(of).unwrap_or_default()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
-        rows.into_iter().map(|mut row| row.int(0)).collect()
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<SweepResult<(i64, i64)>>, Failure> {
+        let most = batch.first().map(|one| one.most);
+        decode(most, rows, |row| Ok((row.int(2)?, row.int(3)?)))
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
-        let deleted = model.jobs.sweep(model.now, batch.first()?);
-        Some(vec![Row(vec![Value::Int(deleted)])])
+        let one = batch.first()?;
+        let row = model.jobs.sweep(model.now, one);
+        Some(vec![Row(row.map(Value::Int).to_vec())])
     }
 }
 

@@ -33,8 +33,8 @@ pub use history::{
 pub use hold_key::HoldKey;
 pub use limit::{LimitRow, ReadQueueLimit, SetQueueLimit};
 pub use manage::{
-    Cancel, Cancelled, CountJobs, Counted, Discard, Name, Purge, SetNamePaused, SetPaused,
-    SweepQueues,
+    Cancel, Cancelled, CountJobs, Counted, Discard, Name, Purge, QueuePlace, SetNamePaused,
+    SetPaused, SweepQueues,
 };
 pub use push::{Keys, NewJob, Push, PushKeyed, PushTogether};
 pub use redrive::{Redrive, Redriven};

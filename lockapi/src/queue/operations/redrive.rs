@@ -1,17 +1,21 @@
 //! Putting dead letters back.
 
 use super::manage::Name;
+use crate::driver::columns::maybe_int;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
+use crate::sweep::count;
 
-/// Puts dead letters back; a batch of one.
+/// Puts dead letters back, in a part of them; a batch of one.
 #[derive(Clone, Debug)]
 pub struct Redrive {
     /// The queue.
     pub name: Name,
     /// Their numbers; an empty list means all.
     pub ids: Vec<i64>,
+    /// The number that the part comes after.
+    pub after: i64,
     /// How many at most.
     pub most: i64,
     /// The topic to notify.
@@ -23,9 +27,9 @@ pub struct Redrive {
 pub struct Redriven {
     /// How many were put back.
     pub count: i64,
-    /// How many were found; fewer than requested only when there are no more. Of two with one
-    /// unique key only one is put back.
-    pub examined: i64,
+    /// The number of the last one that was examined, unless there are no more. Of two with one unique key only one is put
+    /// back.
+    pub last: Option<i64>,
     /// How many are to be requested again, because the tasks that they are runs of are being fired.
     pub busy: i64,
 }
@@ -36,8 +40,15 @@ impl Operation for Redrive {
     const STATEMENT: Statement = Statement {
         name: "queue.redrive",
         sql: include_str!("redrive.sql"),
-        params: &[Type::Text, Type::Text, Type::Ints, Type::Int, Type::Ints],
-        columns: &[Type::Int, Type::Int, Type::Int, Type::Int],
+        params: &[
+            Type::Text,
+            Type::Text,
+            Type::Ints,
+            Type::Int,
+            Type::Int,
+            Type::Ints,
+        ],
+        columns: &[Type::Int, Type::Int, Type::Int, Type::Int, Type::Int],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -47,17 +58,20 @@ impl Operation for Redrive {
         let mut params = one.name.params().to_vec();
         params.extend([
             Value::Ints(one.ids.clone()),
+            Value::Int(one.after),
             Value::Int(one.most),
             Value::Ints(vec![one.topic]),
         ]);
         params
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Redriven>, Failure> {
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Redriven>, Failure> {
+        let most = batch.first().map(|one| one.most);
         let read = |mut row: Row| {
+            let full = Some(row.int(2)?) >= most;
             Ok(Redriven {
                 count: row.int(0)?,
-                examined: row.int(2)?,
+                last: if full { row.maybe_int(4)? } else { None },
                 busy: row.int(3)?,
             })
         };
@@ -66,10 +80,11 @@ impl Operation for Redrive {
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
         let one = batch.first()?;
-        let (redriven, tasks) = model.jobs.redrive(model.now, one);
+        let (redriven, examined, tasks) = model.jobs.redrive(model.now, one);
         model.tasks.note(&one.name, &tasks);
         model.notify([one.topic]);
-        let row = [redriven.count, 0, redriven.examined, 0].map(Value::Int);
-        Some(vec![Row(row.to_vec())])
+        let mut row = [redriven, 0, count(&examined), 0].map(Value::Int).to_vec();
+        row.push(maybe_int(examined.last().copied()));
+        Some(vec![Row(row)])
     }
 }
