@@ -5,8 +5,10 @@ mod config;
 mod error;
 #[cfg(test)]
 mod fuzz;
+mod outside;
 mod value;
 
 pub use config::{parse_config, with_limits};
 pub use error::{failed, not_connected, refused, sqlstate};
+pub use outside::{OUTSIDE, check_outside};
 pub use value::{Param, Typed, decode, native, outcome, param, typed};

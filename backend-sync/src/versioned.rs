@@ -4,7 +4,9 @@ use std::cell::Cell;
 use std::error::Error as StdError;
 
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, check_before_commit};
-use lockapi_postgres_types::{Typed, failed, outcome, refused, sqlstate, typed};
+use lockapi_postgres_types::{
+    OUTSIDE, Typed, check_outside, failed, outcome, refused, sqlstate, typed,
+};
 use postgres::types::{ToSql, Type};
 use postgres::{Client, GenericClient, Transaction};
 
@@ -103,13 +105,14 @@ impl<'t> VersionedUpdate<'t> {
 ///
 /// # Errors
 /// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit; `Invalid` where `work`
-/// kept the error of a statement to itself.
+/// kept the error of a statement to itself, and where a transaction is open on `client`, which one more round trip finds out.
 pub fn transact<T>(
     client: &mut Client,
     retry: &Retry,
     keys: &[&str],
     mut work: impl FnMut(&mut Transaction<'_>, Attempt) -> Result<T, BoxError>,
 ) -> Result<T, BoxError> {
+    check_outside(client.simple_query(OUTSIDE))?;
     // After that there is no next attempt.
     let ended = Cell::new(false);
     let is_conflict = |error: &(dyn StdError + 'static)| !ended.get() && is_conflict(error);

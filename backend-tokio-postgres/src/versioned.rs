@@ -6,7 +6,9 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Waker};
 
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, marked};
-use lockapi_postgres_types::{Typed, failed, outcome, refused, sqlstate, typed};
+use lockapi_postgres_types::{
+    OUTSIDE, Typed, check_outside, failed, outcome, refused, sqlstate, typed,
+};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, GenericClient, Transaction};
 
@@ -126,7 +128,7 @@ pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send +
 ///
 /// # Errors
 /// The error of `work` if it is no conflict, or of the last attempt; those of connection and commit; `Invalid` where `work`
-/// kept the error of a statement to itself.
+/// kept the error of a statement to itself, and where a transaction is open on `client`, which one more round trip finds out.
 pub async fn transact<T>(
     client: &mut Client,
     retry: &Retry,
@@ -134,6 +136,7 @@ pub async fn transact<T>(
     mut work: impl for<'c, 't> FnMut(&'c mut Transaction<'t>, Attempt) -> Work<'c, T>,
 ) -> Result<T, BoxError> {
     let mut attempts = retry.begin(keys)?;
+    check_outside(client.simple_query(OUTSIDE).await)?;
     loop {
         let attempt = attempts.next().await?;
         let mut transaction = client.transaction().await?;

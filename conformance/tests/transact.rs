@@ -262,6 +262,58 @@ fn a_connection_in_a_transaction_is_refused_by_diesel() {
     work.expect("as if committed");
 }
 
+/// These libraries know of no transaction that the program has begun by a statement: it would be committed, or rolled back
+/// and begun anew without what was done in it.
+#[tokio::test]
+async fn a_client_in_a_transaction_is_refused_by_tokio_postgres() {
+    let url = Cluster::shared().expect("a server").url();
+    let (mut client, socket) = tokio_postgres::connect(url, NoTls)
+        .await
+        .expect("connected");
+    tokio::spawn(socket);
+    let retry = Retry::default();
+    for (begun, ended) in [
+        ("BEGIN", false),
+        ("BEGIN; SAVEPOINT a", false),
+        ("SELECT 1", true),
+    ] {
+        client.batch_execute(begun).await.expect("begun");
+        let work = lockapi_tokio_postgres::transact(&mut client, &retry, &["row"], |_, _| {
+            Box::pin(async { Ok::<_, BoxError>(()) })
+        });
+        let outcome = work.await;
+        if ended {
+            outcome.expect("committed");
+            continue;
+        }
+        assert_invalid(outcome);
+        let failed = client.batch_execute("SELECT 1 / 0").await;
+        failed.expect_err("the transaction goes on");
+        let work = lockapi_tokio_postgres::transact(&mut client, &retry, &["row"], |_, _| {
+            Box::pin(async { Ok::<_, BoxError>(()) })
+        });
+        assert_invalid(work.await);
+        client.batch_execute("ROLLBACK").await.expect("ended");
+    }
+}
+
+#[test]
+fn a_client_in_a_transaction_is_refused_by_postgres() {
+    let url = Cluster::shared().expect("a server").url();
+    let mut client = postgres::Client::connect(url, postgres::NoTls).expect("connected");
+    let retry = Retry::default();
+    client.batch_execute("BEGIN").expect("begun");
+    assert_invalid(lockapi_postgres::transact(
+        &mut client,
+        &retry,
+        &["row"],
+        |_, _| Ok(()),
+    ));
+    client.batch_execute("ROLLBACK").expect("ended");
+    let work = lockapi_postgres::transact(&mut client, &retry, &["row"], |_, _| Ok(()));
+    work.expect("committed");
+}
+
 /// A statement that fails, and whose error the work does not return, takes all that the work has written with it.
 const WRITE: &str = "SELECT txid_current()";
 const FAIL: &str = "SELECT 1 / 0";
