@@ -117,6 +117,10 @@ WITH booked AS MATERIALIZED (
                       ELSE r.tat END,
            taken = r.taken,
            at = r.now,
+           withheld_from = l.withheld_from
+               OPERATOR(pg_catalog.-) CASE WHEN l.withheld OPERATOR(pg_catalog.>) 0
+                                           THEN greatest(0, l.at OPERATOR(pg_catalog.-) r.now)
+                                           ELSE 0 END,
            started = CASE WHEN r.keeps OR r.same THEN r.started
                           WHEN r.next AND r.sliding THEN r.started OPERATOR(pg_catalog.+) r.span
                           ELSE r.now END,

@@ -108,6 +108,9 @@ impl Level {
         if self.started > 0 {
             self.started -= by;
         }
+        if self.withheld > 0 {
+            self.withheld_from -= by;
+        }
     }
 
     /// Gives back at once, less what was replenished since it was taken, so that what others have taken meanwhile

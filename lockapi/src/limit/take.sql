@@ -20,8 +20,9 @@ WITH want AS MATERIALIZED (
      ORDER BY w.namespace COLLATE "C", w.key COLLATE "C"
 ), took AS (
     UPDATE lockapi.rate_limit AS l
-       SET (tat, started, taken, at) = (
-               SELECT f.now + f.debt + f.fits * w.price, l.started - greatest(0, l.at - f.now), f.fits, f.now
+       SET (tat, started, taken, at, withheld_from) = (
+               SELECT f.now + f.debt + f.fits * w.price, l.started - greatest(0, l.at - f.now), f.fits, f.now,
+                      l.withheld_from - CASE WHEN l.withheld > 0 THEN greatest(0, l.at - f.now) ELSE 0 END
                  FROM (SELECT b.now, b.debt, greatest(0, least(w.times, (w.depth - b.debt) / w.price)) AS fits
                          FROM (SELECT c.now, greatest(0, l.tat - greatest(l.at, c.now)) AS debt
                                  FROM (SELECT lockapi.clock() AS now OFFSET 0) AS c

@@ -331,6 +331,33 @@ fn what_is_given_back_or_blocked_waits_for_what_changes_the_row() {
 }
 
 /// What both have taken is given back at once.
+/// What was withheld before a clock was set back is not withheld once more when it gets there again.
+#[test]
+fn what_was_withheld_goes_back_with_the_clock() {
+    let takes = [
+        take(A),
+        take(&["a", "b"]),
+        charge(By::Cells, A, None),
+        charge(By::Window, A, None),
+    ];
+    for again in takes {
+        let steps = [
+            &take(A),
+            &elapse(2),
+            &refund(A),
+            &elapse(-5),
+            &again,
+            &elapse(3),
+            &take(A),
+            &take(A),
+            &elapse(1),
+            &refund(A),
+            &look(),
+        ];
+        agree(Plans::Engine, &steps);
+    }
+}
+
 #[test]
 fn what_a_window_gets_back_is_no_part_of_what_has_been_replenished() {
     let both = step(
