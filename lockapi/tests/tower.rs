@@ -243,6 +243,18 @@ async fn the_policy_decides_when_the_database_is_away() {
 }
 
 #[tokio::test]
+async fn headers_name_a_rule_as_it_is_named() {
+    let bench = Bench::new().await;
+    for name in ["#a", "##a", "a#"] {
+        let limiter = bench.limiter(Quota::per_minute(1));
+        let layer = RateLimitLayer::new(limiter, rules([Rule::new(name, path())]));
+        let served = send(&layer.layer(Counting::default()), request("/", None)).await;
+        let told = field(&served, "ratelimit").unwrap();
+        assert!(told.starts_with(&format!("\"{name}\";")), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn shadow_mode_refuses_nothing() {
     let bench = Bench::new().await;
     let policy = Policy::new(Quota::per_minute(1)).shadow();
@@ -253,6 +265,24 @@ async fn shadow_mode_refuses_nothing() {
         assert_eq!(served.status(), 200);
         assert!(field(&served, "ratelimit").unwrap().contains(left));
     }
+}
+
+/// Each request that would be refused is decided, and told so, also where many of them ask for blocks.
+#[tokio::test]
+async fn shadow_mode_tells_what_it_would_refuse_with_blocks() {
+    let bench = Bench::new().await;
+    let policy = Policy::new(Quota::per_hour(100)).shadow();
+    let layer = RateLimitLayer::new(bench.limiter(policy), rules([Rule::new("path", path())]));
+    let service = layer.blocks(50).layer(Counting::default());
+    let mut told = 0;
+    for _ in 0..300 {
+        let served = send(&service, request("/", None)).await;
+        assert_eq!(served.status(), 200);
+        let field = field(&served, "ratelimit");
+        told += usize::from(field.is_some_and(|field| field.contains("r=0")));
+    }
+    // Those that the quota admits are 100.
+    assert!((200..=210).contains(&told), "{told}");
 }
 
 #[tokio::test]

@@ -302,7 +302,8 @@ pub trait Permits: Send + Sync + fmt::Debug {
     /// `Unavailable`, `Indeterminate`; no outage policy applies.
     async fn take(&self) -> Result<bool>;
 
-    /// As [`take`](Self::take), for a caller who asks otherwise where no block is granted: that is told as no decision.
+    /// As [`take`](Self::take), for a caller who asks otherwise where no block is granted: that is told as no decision, and
+    /// `false` also in [shadow mode](Policy::shadow).
     #[doc(hidden)]
     async fn take_of_block(&self) -> Result<bool> {
         self.take().await

@@ -144,6 +144,14 @@ impl Admission {
             if decision.admitted || decision.basis != Basis::Database {
                 continue;
             }
+            // Of a key that is named twice, the sum was refused.
+            let same = verdict
+                .decisions
+                .iter()
+                .filter(|other| (&other.key, other.quota) == (&decision.key, decision.quota));
+            if same.count() > 1 {
+                continue;
+            }
             let refusal = Refusal {
                 cost: decision.cost,
                 at: asked_at,

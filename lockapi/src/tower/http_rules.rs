@@ -332,7 +332,12 @@ fn add_headers(verdict: &Verdict, headers: &mut HeaderMap) {
         .map(|it| it.key().to_string())
         .collect();
     let named = keys.iter().zip(verdict.decisions());
-    let named = named.map(|(key, decision)| (key.split(':').next().unwrap_or(key), decision));
+    // The text of a key has a second `#` in front of one that it begins with.
+    let named = named.map(|(key, decision)| {
+        let once = key.strip_prefix('#').filter(|rest| rest.starts_with('#'));
+        let key = once.unwrap_or(key);
+        (key.split(':').next().unwrap_or(key), decision)
+    });
     let fields = fields(named);
     for (name, value) in [(POLICY, fields.policy), (LIMIT, fields.limit)] {
         if let Ok(value) = HeaderValue::try_from(value) {

@@ -232,7 +232,7 @@ impl Permits for Blocks {
         if admitted {
             telemetry::decided(&self.0.key, true);
         }
-        Ok(admitted || self.0.policy.shadow)
+        Ok(admitted)
     }
 
     async fn give_back(&self) -> Result<()> {
