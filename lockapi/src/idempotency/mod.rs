@@ -228,8 +228,11 @@ impl Idempotency {
         let lease = self.answers.lease(lease_key(key), options).map_err(named)?;
         let acquired = match lease.try_acquire().await.map_err(named)? {
             None => {
-                let holder = lease.peek().await.map_err(named)?;
-                if holder.is_some_and(|it| !it.released && it.data != hex(&fingerprint)) {
+                let is_other = async || {
+                    let holder = lease.peek().await.map_err(named)?;
+                    Ok(holder.is_some_and(|it| !it.released && it.data != hex(&fingerprint)))
+                };
+                if is_other().await? {
                     return Ok(Begun::Mismatch);
                 }
                 let mut left = timeout.unwrap_or(Duration::ZERO);
@@ -246,6 +249,10 @@ impl Idempotency {
                     // Thousands that wait do not have to hold the lease one after the other to read one answer.
                     if let Some(begun) = self.answered(key, &fingerprint).await.map_err(named)? {
                         return Ok(begun);
+                    }
+                    // Another request may have begun after the one that was waited for.
+                    if is_other().await? {
+                        return Ok(Begun::Mismatch);
                     }
                     left -= slice;
                 }
