@@ -146,10 +146,11 @@ impl Handle {
         Error::new(ErrorKind::Unavailable, operation, message).on(task)
     }
 
-    async fn set_enabled(&self, task: &str, enabled: bool) -> Result<bool> {
+    /// Answers nothing where the task was changed or fired during each attempt.
+    async fn set_enabled(&self, task: &str, enabled: bool) -> Result<Option<bool>> {
         for _ in 0..TRIES {
             let (Some(row), now) = self.read(task).await? else {
-                return Ok(false);
+                return Ok(Some(false));
             };
             let next = if enabled {
                 let next = row.recurrence.next(row.next.unwrap_or(now), now);
@@ -166,17 +167,18 @@ impl Handle {
             };
             if self.call(switch).await? {
                 self.topic.bump();
-                return Ok(true);
+                return Ok(Some(true));
             }
             self.pause().await;
         }
-        Err(Self::busy("set_enabled", task))
+        Ok(None)
     }
 
-    async fn run_now(&self, task: &str) -> Result<Option<Decision>> {
+    /// Answers nothing where the task was changed or fired during each attempt.
+    async fn run_now(&self, task: &str) -> Result<Option<Option<Decision>>> {
         for _ in 0..TRIES {
             let (Some(row), _) = self.read(task).await? else {
-                return Ok(None);
+                return Ok(Some(None));
             };
             let run = RunNow {
                 name: self.task(task),
@@ -186,11 +188,11 @@ impl Handle {
             };
             if let Some(fired) = self.call(run).await? {
                 self.queue.bump();
-                return Ok(Some(fired.into()));
+                return Ok(Some(Some(fired.into())));
             }
             self.pause().await;
         }
-        Err(Self::busy("run_now", task))
+        Ok(None)
     }
 
     fn check_list(&self, operation: &'static str, most: usize) -> Result<i64> {
@@ -362,17 +364,23 @@ impl Scheduler for SchedulerHandle {
     }
 
     async fn set_enabled(&self, task: &str, enabled: bool) -> Result<bool> {
+        const OPERATION: &str = "set_enabled";
         let handle = &self.0;
-        check_task(task).map_err(handle.failed("set_enabled"))?;
+        check_task(task).map_err(handle.failed(OPERATION))?;
         let change = handle.changes.join(task.to_owned());
-        change.attempt(handle.set_enabled(task, enabled)).await
+        let changed = change.attempt(handle.set_enabled(task, enabled)).await;
+        let changed = changed.map_err(|error| error.during(OPERATION))?;
+        changed.ok_or_else(|| Handle::busy(OPERATION, task))
     }
 
     async fn run_now(&self, task: &str) -> Result<Option<Decision>> {
+        const OPERATION: &str = "run_now";
         let handle = &self.0;
-        check_task(task).map_err(handle.failed("run_now"))?;
+        check_task(task).map_err(handle.failed(OPERATION))?;
         let change = handle.changes.join(task.to_owned());
-        change.attempt(handle.run_now(task)).await
+        let fired = change.attempt(handle.run_now(task)).await;
+        let fired = fired.map_err(|error| error.during(OPERATION))?;
+        fired.ok_or_else(|| Handle::busy(OPERATION, task))
     }
 
     async fn tasks(&self, after: &str, most: usize) -> Result<Vec<TaskState>> {
