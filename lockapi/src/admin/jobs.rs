@@ -287,7 +287,8 @@ pub struct MatchedJobs {
     pub changed: u64,
     /// How many a claim or a transaction had locked: they are as they were.
     pub locked: u64,
-    /// How many are as they were, because meanwhile they ended, ran or changed, or because the change does not fit them.
+    /// How many are as they were, because meanwhile they ended, ran or changed, or because the change does not fit them. It may
+    /// be some more or fewer where that happens while they are changed.
     pub unchanged: u64,
 }
 

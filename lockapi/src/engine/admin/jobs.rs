@@ -124,42 +124,44 @@ impl Admin {
 
     /// Changes the jobs that a filter matches page by page, so that nothing has to be remembered of them: the list is read on
     /// from where the page ended. What a change moves to a place behind that is found again, and left. A job that waits for
-    /// room in its group has a place behind all that are due, and one before them once there is room: it is looked for again.
+    /// room in its group has a place behind all that are due, and one before them once there is room: where the list has
+    /// more than one page, it is gone through again, unless a state is wanted, which such a job changes.
     async fn change_matching(
         &self,
         filter: &JobFilter,
         change: &Change,
         reason: &str,
     ) -> Result<MatchedJobs> {
-        let (mut matched, again) = (MatchedJobs::default(), change.again());
-        let groups = self.change_listed(filter, change, reason, &mut matched);
-        if groups.await? {
-            // Those that were locked are found again, and so are those that the change does not fit.
-            let unchanged = matched.unchanged;
+        let mut matched = MatchedJobs::default();
+        let pages = self.change_listed(filter, change, reason, &mut matched);
+        if pages.await? > 1 && filter.state.is_none() {
+            // Those that were locked, or that the change does not fit, are found again.
+            let before = std::mem::take(&mut matched.unchanged);
             matched.locked = 0;
+            let again = change.again();
             let late = self.change_listed(filter, &again, reason, &mut matched);
             late.await?;
-            matched.unchanged = unchanged;
+            matched.unchanged = matched.unchanged.max(before);
         }
         Ok(matched)
     }
 
-    /// Goes through the list once; answers whether jobs of groups were among them.
+    /// Goes through the list once; answers how many pages it had.
     async fn change_listed(
         &self,
         filter: &JobFilter,
         change: &Change,
         reason: &str,
         matched: &mut MatchedJobs,
-    ) -> Result<bool> {
+    ) -> Result<u64> {
         let mut page = filter.clone().limit(MAX_PAGE);
         page.after = None;
-        let mut groups = false;
+        let mut pages = 0;
         loop {
             let list = ListJobs::new(&self.0.namespace, &page);
             let listed = self.0.jobs.call(list).await;
             let listed = listed.map_err(|error| matched.noted(error, 0))?;
-            groups |= listed.jobs.iter().any(|job| job.group.is_some());
+            pages += 1;
             let jobs = listed.jobs.iter();
             let ids: Vec<i64> = jobs
                 .filter(|job| !change.is_had_by(job))
@@ -172,7 +174,7 @@ impl Admin {
                 matched.add(sent, changed);
             }
             let Some(next) = listed.next else {
-                return Ok(groups);
+                return Ok(pages);
             };
             page.after = Some(next);
         }
