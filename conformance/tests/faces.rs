@@ -23,7 +23,10 @@ const ONE_FACE: &[(&str, &str)] = &[
     ("Backend::open_semaphore", CALLED_BY_ANOTHER),
     ("Mutex::now", CALLED_BY_ANOTHER),
     ("Mutex::sleep", CALLED_BY_ANOTHER),
-    ("Permits::take_of_block", "the layer for tower services calls it"),
+    (
+        "Permits::take_of_block",
+        "the layer for tower services calls it",
+    ),
     ("Queue::attempted", CALLED_BY_ANOTHER),
     ("Queue::inner", LEADS),
     ("Queue::missed", CALLED_BY_ANOTHER),

@@ -288,8 +288,11 @@ pub trait Inspector: Send + Sync + fmt::Debug {
     /// Advisory locks that are held, by namespace and name.
     async fn locks(&self, filter: &Filter) -> Result<Vec<HeldLock>>;
 
-    /// Leases that are held, by key and namespace. The row of a lease stays for a day after its end: examined are the first
-    /// 200,000 rows in the order of their keys, or all of [one key](Filter::key).
+    /// Leases that are held, by key and namespace. The row of a lease stays for a day after its end, and 500,000 rows are
+    /// examined at most.
+    ///
+    /// # Errors
+    /// `Capacity` where there are more rows; ask for [one key](Filter::key).
     async fn leases(&self, filter: &Filter) -> Result<Vec<HeldLease>>;
 
     /// Waiters for locks and the sessions that block them, the longest wait first. Waits for leases are not
@@ -421,8 +424,8 @@ pub trait Operator: Send + Sync + fmt::Debug {
 
     /// Cancels all jobs that a filter matches, waiting or running unless it names a state, in parts of 1,000; its
     /// [limit](JobFilter::limit) and [place](JobFilter::after) do not count. An empty name, group or tag is any. A job that is
-    /// pushed meanwhile may be among them. Where there are jobs of [groups](crate::queue::Job::group), the list is gone through
-    /// twice, because they move to an earlier place when there is room in their group.
+    /// pushed meanwhile may be among them. Unless the filter names a state, a list of several pages is gone through twice,
+    /// because a job of a [group](crate::queue::Job::group) moves to an earlier place when there is room in its group.
     ///
     /// # Guarantees
     /// Each part is cancelled as a whole, with a record for each of its jobs. With a state that waits, no job is

@@ -322,7 +322,7 @@ pub trait Queue: Send + Sync + fmt::Debug {
     async fn cancel(&self, ids: Vec<i64>) -> Result<Vec<i64>>;
 
     /// Deletes all jobs that wait, in parts of 1,000 in the order in which they are claimed, and returns how many. A job
-    /// that is pushed or made due meanwhile may stay.
+    /// that is pushed or made due meanwhile, or for which there is room in its group by then, may stay.
     ///
     /// # Errors
     /// `Unavailable`, `Indeterminate`: some may have been deleted.

@@ -29,7 +29,7 @@ use crate::queue::{HistoryPoint, HistoryStep, Name};
 const HISTORY_ROWS: i64 = 20_000;
 /// How many rows of leases a statement examines, and how many statements a list takes.
 const LEASE_ROWS: i64 = 5000;
-const LEASE_PARTS: usize = 40;
+const LEASE_PARTS: i64 = 100;
 
 /// Declares how operations are batched: each in a statement of its own.
 macro_rules! queued {
@@ -143,10 +143,14 @@ impl Inspector for Admin {
             list.most = filter.most() - i64::try_from(leases.len()).unwrap_or(i64::MAX);
             match page.next {
                 Some(next) if list.most > 0 => list.after = next,
-                _ => break,
+                _ => return Ok(leases),
             }
         }
-        Ok(leases)
+        let message = format!(
+            "more than {} leases are held or have ended within a day; ask for one key",
+            LEASE_ROWS.saturating_mul(LEASE_PARTS)
+        );
+        Err(Error::new(ErrorKind::Capacity, "leases", message))
     }
 
     async fn waiters(&self, filter: &Filter) -> Result<Vec<Waiter>> {

@@ -169,9 +169,31 @@ impl Handle {
         }
     }
 
-    /// Puts dead letters back, and adds to `total` how many.
+    /// Puts dead letters back, and adds to `total` how many. Those whose tasks are being fired are tried again after the
+    /// others, so that none of these is put back twice that has failed again.
     async fn redrive(&self, ids: &[i64], total: &mut u64) -> Result<()> {
-        let (mut tries, mut after) = (TRIES, 0);
+        let mut busy = self.redrive_parts(ids, total).await?;
+        let mut tries = TRIES;
+        while !busy.is_empty() {
+            if tries == 0 {
+                let message = format!(
+                    "the tasks of {} runs are {LOCKED}; {total} dead letters were put back",
+                    busy.len()
+                );
+                return Err(
+                    Error::new(ErrorKind::TimedOut, "redrive", message).on(&self.name.queue)
+                );
+            }
+            tries -= 1;
+            self.core.connections.timer.sleep(PAUSE).await;
+            busy = self.redrive_parts(&busy, total).await?;
+        }
+        Ok(())
+    }
+
+    /// Goes through them once; answers whose tasks are being fired.
+    async fn redrive_parts(&self, ids: &[i64], total: &mut u64) -> Result<Vec<i64>> {
+        let (mut busy, mut after) = (Vec::new(), 0);
         loop {
             let part = Redrive {
                 name: self.name.clone(),
@@ -182,22 +204,10 @@ impl Handle {
             };
             let part = self.call_in_bulk(part).await?;
             *total += part.count.max(0).unsigned_abs();
-            if part.busy > 0 {
-                if tries == 0 {
-                    let message = format!(
-                        "the tasks of {} runs are {LOCKED}; {total} dead letters were put back",
-                        part.busy
-                    );
-                    return Err(
-                        Error::new(ErrorKind::TimedOut, "redrive", message).on(&self.name.queue)
-                    );
-                }
-                tries -= 1;
-                self.core.connections.timer.sleep(PAUSE).await;
-            } else if let Some(last) = part.last {
-                after = last;
-            } else {
-                return Ok(());
+            busy.extend(part.busy);
+            match part.last {
+                Some(last) => after = last,
+                None => return Ok(busy),
             }
         }
     }

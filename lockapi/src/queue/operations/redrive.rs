@@ -23,15 +23,15 @@ pub struct Redrive {
 }
 
 /// The answer to a [`Redrive`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redriven {
     /// How many were put back.
     pub count: i64,
     /// The number of the last one that was examined, unless there are no more. Of two with one unique key only one is put
     /// back.
     pub last: Option<i64>,
-    /// How many are to be requested again, because the tasks that they are runs of are being fired.
-    pub busy: i64,
+    /// Which are to be requested again, because the tasks that they are runs of are being fired.
+    pub busy: Vec<i64>,
 }
 
 impl Operation for Redrive {
@@ -48,7 +48,7 @@ impl Operation for Redrive {
             Type::Int,
             Type::Ints,
         ],
-        columns: &[Type::Int, Type::Int, Type::Int, Type::Int, Type::Int],
+        columns: &[Type::Int, Type::Int, Type::Int, Type::Ints, Type::Int],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
@@ -72,7 +72,7 @@ impl Operation for Redrive {
             Ok(Redriven {
                 count: row.int(0)?,
                 last: if full { row.maybe_int(4)? } else { None },
-                busy: row.int(3)?,
+                busy: row.ints(3)?,
             })
         };
         rows.into_iter().map(read).collect()
@@ -83,8 +83,8 @@ impl Operation for Redrive {
         let (redriven, examined, tasks) = model.jobs.redrive(model.now, one);
         model.tasks.note(&one.name, &tasks);
         model.notify([one.topic]);
-        let mut row = [redriven, 0, count(&examined), 0].map(Value::Int).to_vec();
-        row.push(maybe_int(examined.last().copied()));
+        let mut row = [redriven, 0, count(&examined)].map(Value::Int).to_vec();
+        row.extend([Value::Ints(Vec::new()), maybe_int(examined.last().copied())]);
         Some(vec![Row(row)])
     }
 }

@@ -4,8 +4,8 @@
 -- Promises: each is due at once, with its headers, all its attempts available again and the error of its last one. They
 -- are due at the same time, so the order of their numbers is kept. Those with a group are parked. A dead letter whose unique key another job
 -- has by now stays where it is. Also returns how many were examined, because only one of two letters with the
--- same unique key is moved; how many have to be retried, because their task is being fired; and the number of the last
--- examined one.
+-- same unique key is moved; the numbers of those that have to be retried, because their task is being fired; and the number
+-- of the last examined one.
 -- Where nothing is found, it may have been done by a session that ended while its commit waited for a standby: the
 -- statement writes to the WAL, so that its commit waits for that too.
 -- Index: job_archive_failed to find, job_archive_pkey to delete, task_pkey, and job_unique; no other
@@ -85,6 +85,6 @@ SELECT pg_catalog.count(*)
           FROM (SELECT) AS x WHERE NOT EXISTS (SELECT FROM held)) AS redriven,
        (SELECT pg_catalog.count(pg_catalog.pg_notify('lockapi', t.topic::text)) FROM unnest($6::int8[]) AS t (topic)) AS told,
        (SELECT pg_catalog.count(*) FROM held AS h) AS looked,
-       (SELECT pg_catalog.count(*) FROM one AS o WHERE o.first AND o.busy) AS busy,
+       ARRAY(SELECT o.id FROM one AS o WHERE o.first AND o.busy ORDER BY o.id) AS busy,
        (SELECT pg_catalog.max(h.id) FROM held AS h) AS last
   FROM pushed
