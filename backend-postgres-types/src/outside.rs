@@ -18,7 +18,8 @@ pub fn check_outside(answer: Result<Vec<SimpleQueryMessage>, Error>) -> Result<(
             |message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some("t")),
         ),
         Err(error) if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) => false,
-        Err(error) => return Err(crate::failed(error).error("transact")),
+        // Nothing but this was sent.
+        Err(error) => return Err(crate::not_connected(error).error("transact")),
     };
     if outside {
         return Ok(());

@@ -883,7 +883,7 @@ fn assert_conflict(outcome: Result<(), BoxError>) {
 async fn an_update_on_a_closed_client_is_unavailable() {
     let url = Cluster::shared().expect("a server").url();
     let connected = tokio_postgres::connect(url, NoTls).await;
-    let (client, socket) = connected.expect("connected");
+    let (mut client, socket) = connected.expect("connected");
     let socket = tokio::spawn(socket);
     client.batch_execute(END).await.expect_err("it has ended");
     // The error of the end is that of the statement.
@@ -891,6 +891,25 @@ async fn an_update_on_a_closed_client_is_unavailable() {
     let table = Table::new("account", &["id"], "version").expect("a table");
     let update = lockapi_tokio_postgres::VersionedUpdate::of(&table).key(7_i64, Type::INT8);
     let error = update.run(&client, 1).await.expect_err("it is closed");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let retry = Retry::default();
+    let work = lockapi_tokio_postgres::transact(&mut client, &retry, &["row"], |_, _| {
+        Box::pin(async { Ok::<_, BoxError>(()) })
+    });
+    assert_unavailable(work.await);
+    let ended = tokio::task::spawn_blocking(move || {
+        let mut client = postgres::Client::connect(url, postgres::NoTls).expect("connected");
+        client.batch_execute(END).expect_err("it has ended");
+        lockapi_postgres::transact(&mut client, &retry, &["row"], |_, _| Ok(()))
+    });
+    assert_unavailable(ended.await.expect("no panic"));
+}
+
+fn assert_unavailable(outcome: Result<(), BoxError>) {
+    let error = outcome.expect_err("it is closed");
+    let error = error
+        .downcast_ref::<lockapi::Error>()
+        .expect("an error of lockapi");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
 
