@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use tokio::sync::Semaphore;
 
 use crate::engine::contained;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Mutex, MutexGuard, Notify};
 
 /// The queues that are not empty.
@@ -144,17 +144,24 @@ impl<K: Eq + Hash> Position<'_, K> {
     /// It has failed. If the server cannot be asked, those in line would hear it as well, one after the other.
     pub(crate) fn refused(&self, error: &Error) {
         if error.is_outage() {
-            self.queue(|queue| queue.refused = Some((queue.asked, error.clone())));
+            self.refuse(error);
         }
     }
 
-    /// As [`first_unless_refused`](Self::first_unless_refused), with work that is one attempt.
+    fn refuse(&self, error: &Error) {
+        self.queue(|queue| queue.refused = Some((queue.asked, error.clone())));
+    }
+
+    /// As [`first_unless_refused`](Self::first_unless_refused), with work that is one attempt. Who waited while it waited for a
+    /// lock has waited as long.
     pub(crate) async fn attempt<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let attempt = async {
             self.attempts();
             let outcome = work.await;
-            if let Err(error) = &outcome {
-                self.refused(error);
+            if let Err(error) = &outcome
+                && (error.is_outage() || error.kind() == ErrorKind::TimedOut)
+            {
+                self.refuse(error);
             }
             outcome
         };
@@ -207,7 +214,6 @@ mod refusals {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::error::ErrorKind;
 
     #[test]
     fn who_joined_before_an_attempt_that_was_refused_makes_none() {
@@ -240,7 +246,6 @@ mod told {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::error::ErrorKind;
 
     /// Whether the next in line is told of an error of the first.
     fn is_told(error: &Error) -> bool {
@@ -256,7 +261,7 @@ mod told {
     fn an_error_that_all_would_hear_is_told_to_all() {
         let error = |kind| Error::new(kind, "run_now", "no");
         assert!(is_told(&error(ErrorKind::Unavailable)));
-        assert!(!is_told(&error(ErrorKind::TimedOut)));
+        assert!(is_told(&error(ErrorKind::TimedOut)));
         let full = error(ErrorKind::Capacity);
         assert!(!is_told(&full), "in this process only");
         let source = Arc::new(std::io::Error::other("too many clients"));
