@@ -288,8 +288,8 @@ pub trait Inspector: Send + Sync + fmt::Debug {
     /// Advisory locks that are held, by namespace and name.
     async fn locks(&self, filter: &Filter) -> Result<Vec<HeldLock>>;
 
-    /// Leases that are held, by key and namespace. The row of a lease stays for a day after its end, and 500,000 rows are
-    /// examined at most.
+    /// Leases that are held, by key and namespace. The row of a lease stays for a day after its end, and 500,000 rows of all
+    /// namespaces are examined at most.
     ///
     /// # Errors
     /// `Capacity` where there are more rows; ask for [one key](Filter::key).

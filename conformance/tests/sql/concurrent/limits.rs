@@ -330,7 +330,6 @@ fn what_is_given_back_or_blocked_waits_for_what_changes_the_row() {
     }
 }
 
-/// What both have taken is given back at once.
 /// What was withheld before a clock was set back is not withheld once more when it gets there again.
 #[test]
 fn what_was_withheld_goes_back_with_the_clock() {
@@ -358,6 +357,7 @@ fn what_was_withheld_goes_back_with_the_clock() {
     }
 }
 
+/// What both have taken is given back at once.
 #[test]
 fn what_a_window_gets_back_is_no_part_of_what_has_been_replenished() {
     let both = step(

@@ -147,7 +147,7 @@ impl Inspector for Admin {
             }
         }
         let message = format!(
-            "more than {} leases are held or have ended within a day; ask for one key",
+            "{} leases of all namespaces, held or ended within a day, are not all that there are; ask for one key",
             LEASE_ROWS.saturating_mul(LEASE_PARTS)
         );
         Err(Error::new(ErrorKind::Capacity, "leases", message))
