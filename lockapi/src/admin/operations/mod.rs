@@ -11,9 +11,9 @@ mod operate;
 pub(crate) use edit::Edit;
 pub use edit::{EditJobs, Edited};
 pub use history::ReadHistory;
-pub use inspect::{
-    LeasePage, LeasePlace, ListAudit, ListLeases, ListLocks, ListRunning, ListWaits,
-};
+#[cfg(feature = "suite")]
+pub use inspect::{LeasePage, LeasePlace};
+pub use inspect::{ListAudit, ListLeases, ListLocks, ListRunning, ListWaits};
 pub use jobs::{ListJobs, ListPausedNames, ListQueues, ListSchedulers, ReadJob};
 pub use levels::{ListLimits, ListWorkers};
 pub use note::{Note, NotedLock, SweepNotes};

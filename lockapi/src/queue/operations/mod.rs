@@ -37,7 +37,9 @@ pub use manage::{
     SetPaused, SweepQueues,
 };
 pub use push::{Keys, NewJob, Push, PushKeyed, PushTogether};
-pub use redrive::{Redrive, Redriven};
+pub use redrive::Redrive;
+#[cfg(feature = "suite")]
+pub use redrive::Redriven;
 pub use report::{Report, SweepProgress};
 pub use result::{AckWithResult, ReadResult, SweepResults};
 pub use search_below_floors::{SearchBelowFloors, SearchRange, SearchResult};
