@@ -10,5 +10,5 @@ mod value;
 
 pub use config::{parse_config, with_limits};
 pub use error::{failed, not_connected, refused, sqlstate};
-pub use outside::{OUTSIDE, check_outside};
+pub use outside::check_outside;
 pub use value::{Param, Typed, decode, native, outcome, param, typed};

@@ -4,11 +4,7 @@ use lockapi::{Error as Refusal, ErrorKind};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Error, SimpleQueryMessage};
 
-/// To be sent as a simple query, which is a transaction of its own unless one is open: that has begun before.
-pub const OUTSIDE: &str =
-    "SELECT pg_catalog.now() OPERATOR(pg_catalog.=) pg_catalog.statement_timestamp()";
-
-/// Reads the answer to [`OUTSIDE`].
+/// Reads the answer to [`OUTSIDE`](lockapi::versioned::marked::OUTSIDE).
 ///
 /// # Errors
 /// `Invalid` where a transaction is open; those of the connection.

@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::error::Error as StdError;
 
-use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, check_before_commit};
-use lockapi_postgres_types::{
-    OUTSIDE, Typed, check_outside, failed, outcome, refused, sqlstate, typed,
+use lockapi::versioned::{
+    Attempt, BoxError, Outcome, Retry, Table, Update, check_before_commit, marked,
 };
+use lockapi_postgres_types::{Typed, check_outside, failed, outcome, refused, sqlstate, typed};
 use postgres::types::{ToSql, Type};
 use postgres::{Client, GenericClient, Transaction};
 
@@ -112,7 +112,7 @@ pub fn transact<T>(
     keys: &[&str],
     mut work: impl FnMut(&mut Transaction<'_>, Attempt) -> Result<T, BoxError>,
 ) -> Result<T, BoxError> {
-    check_outside(client.simple_query(OUTSIDE))?;
+    check_outside(client.simple_query(marked::OUTSIDE))?;
     // After that there is no next attempt.
     let ended = Cell::new(false);
     let is_conflict = |error: &(dyn StdError + 'static)| !ended.get() && is_conflict(error);

@@ -6,9 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Waker};
 
 use lockapi::versioned::{Attempt, BoxError, Outcome, Retry, Table, Update, marked};
-use lockapi_postgres_types::{
-    OUTSIDE, Typed, check_outside, failed, outcome, refused, sqlstate, typed,
-};
+use lockapi_postgres_types::{Typed, check_outside, failed, outcome, refused, sqlstate, typed};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, GenericClient, Transaction};
 
@@ -136,7 +134,7 @@ pub async fn transact<T>(
     mut work: impl for<'c, 't> FnMut(&'c mut Transaction<'t>, Attempt) -> Work<'c, T>,
 ) -> Result<T, BoxError> {
     let mut attempts = retry.begin(keys)?;
-    check_outside(client.simple_query(OUTSIDE).await)?;
+    check_outside(client.simple_query(marked::OUTSIDE).await)?;
     loop {
         let attempt = attempts.next().await?;
         let mut transaction = client.transaction().await?;

@@ -13,6 +13,9 @@ pub const BEGIN: &str = without_comment(include_str!("begin_work.sql"));
 /// Marks a transaction that the library has begun.
 pub const MARK: &str = without_comment(include_str!("mark_work.sql"));
 
+/// Asks whether no transaction is open; to be sent as a simple query.
+pub const OUTSIDE: &str = without_comment(include_str!("outside.sql"));
+
 const CHECK: Script = Script::Run(include_str!("check_work.sql"));
 
 /// Checks that the transaction on `connection` is the one that was marked, and can be committed.
