@@ -1,13 +1,13 @@
 -- Charges requests that have several lines each: all lines of a request or none, as many times as they fit.
 --
 -- Promises: a request is charged only if each of its lines fits at the server's time, checked on locked rows. A
--- request that is refused by what the statement reads before it locks rows writes nothing. The exception is a
--- row that was written at a time in the future, because the clock was set back: its times are moved back. No
+-- request that is refused writes nothing; where what the statement reads first refuses it, it locks no row. No
 -- key occurs twice in a batch, so that no request depends on another, and a batch has one namespace.
 -- The outcome of a line is how many times it was taken, 0 for refused with its request, -1 for "retry", -2 for
--- a row that has to be created first, -3 for a row whose reservations have to be ended first, -4 for a line
--- after which more than 10,000 reservations would be open. $9 to $12 are what is reserved: the number of the
--- line, the reservation, its time to live and its price.
+-- a row that has to be created first, -3 for a row that has to be put in order first (reservations have expired,
+-- or it was written at a time in the future, because the clock was set back), -4 for a line after which more
+-- than 10,000 reservations would be open. $9 to $12 are what is reserved: the number of the line, the
+-- reservation, its time to live and its price.
 -- Index: the primary key of rate_limit; no indexed column changes, so the update is HOT.
 -- Race: rows are locked in the order of their keys, and the clock is read after that. With $13, the
 -- transaction commits asynchronously.
@@ -24,9 +24,10 @@ WITH booked AS MATERIALIZED (
     SELECT w.n, w.request, w.key, w.length, w.sliding, w.price, w.depth, w.times, b.many, b.ttl,
            l.key IS NULL AS absent, l.tat OPERATOR(pg_catalog.-) a.back AS tat,
            l.started OPERATOR(pg_catalog.-) a.back AS started, l.span, l.used, l.before, l.slide, l.blocked_until,
-           l.reserved, coalesce(l.due OPERATOR(pg_catalog.<=) c.now, false) AS overdue,
+           l.reserved,
+           coalesce(l.due OPERATOR(pg_catalog.<=) c.now, false) OR a.back OPERATOR(pg_catalog.>) 0 AS overdue,
            coalesce((l.reserved OPERATOR(pg_catalog.+) b.many) OPERATOR(pg_catalog.>) 10000, false) AS crowded, c.now,
-           l.key IS NULL OR a.back OPERATOR(pg_catalog.>) 0
+           l.key IS NULL
            OR lockapi.limit_room(l.tat OPERATOR(pg_catalog.-) a.back, l.started OPERATOR(pg_catalog.-) a.back,
                                  l.span, l.used, l.before, l.slide, l.blocked_until,
                                  w.length, w.sliding, w.depth, c.now) OPERATOR(pg_catalog.>=) w.price AS fits
@@ -69,9 +70,9 @@ WITH booked AS MATERIALIZED (
 ), timed AS MATERIALIZED (
     SELECT w.n, w.request, w.key, w.length, w.sliding, w.price, w.times, w.many, w.ttl, a.tat, a.started,
            k.span AS span_now, greatest(k.span, w.length) AS span, k.used, k.before, k.slide, k.blocked_until,
-           k.reserved, coalesce(k.due OPERATOR(pg_catalog.<=) c.now, false) AS overdue,
+           k.reserved,
+           coalesce(k.due OPERATOR(pg_catalog.<=) c.now, false) OR k.at OPERATOR(pg_catalog.>) c.now AS overdue,
            coalesce((k.reserved OPERATOR(pg_catalog.+) w.many) OPERATOR(pg_catalog.>) 10000, false) AS crowded, c.now,
-           k.at OPERATOR(pg_catalog.>) c.now AS beyond,
            a.known AND c.now OPERATOR(pg_catalog.<) (a.started OPERATOR(pg_catalog.+) greatest(k.span, w.length)) AS same,
            a.known AND c.now OPERATOR(pg_catalog.<)
                        ((a.started OPERATOR(pg_catalog.+) greatest(k.span, w.length))
@@ -100,27 +101,22 @@ WITH booked AS MATERIALIZED (
       LEFT JOIN counted AS j ON j.request OPERATOR(pg_catalog.=) h.request
 ), charged AS MATERIALIZED (
     SELECT t.*, d.taken, t.price OPERATOR(pg_catalog.*) d.taken AS sum,
-           d.taken OPERATOR(pg_catalog.=) 0 OR t.length OPERATOR(pg_catalog.=) 0 AS keeps
+           t.length OPERATOR(pg_catalog.=) 0 AS keeps
       FROM timed AS t
       JOIN decided AS d ON d.request OPERATOR(pg_catalog.=) t.request
-     WHERE d.taken OPERATOR(pg_catalog.>) 0 OR t.beyond
+     WHERE d.taken OPERATOR(pg_catalog.>) 0
 ), reserved AS (
     INSERT INTO lockapi.rate_reservation (namespace, key, expires, id, at, price, span)
     SELECT $1::pg_catalog.text, c.key, c.now OPERATOR(pg_catalog.+) b.ttl, b.id, c.now, b.price, c.length
       FROM charged AS c
       JOIN booked AS b ON b.line OPERATOR(pg_catalog.=) c.n
-     WHERE c.taken OPERATOR(pg_catalog.>) 0
 ), updated AS (
     UPDATE lockapi.rate_limit AS l
-       SET tat = CASE WHEN r.taken OPERATOR(pg_catalog.>) 0 AND r.length OPERATOR(pg_catalog.=) 0
+       SET tat = CASE WHEN r.length OPERATOR(pg_catalog.=) 0
                       THEN greatest(r.now, r.tat) OPERATOR(pg_catalog.+) r.sum
                       ELSE r.tat END,
            taken = r.taken,
            at = r.now,
-           withheld_from = l.withheld_from
-               OPERATOR(pg_catalog.-) CASE WHEN l.withheld OPERATOR(pg_catalog.>) 0
-                                           THEN greatest(0, l.at OPERATOR(pg_catalog.-) r.now)
-                                           ELSE 0 END,
            started = CASE WHEN r.keeps OR r.same THEN r.started
                           WHEN r.next AND r.sliding THEN r.started OPERATOR(pg_catalog.+) r.span
                           ELSE r.now END,
@@ -140,12 +136,8 @@ WITH booked AS MATERIALIZED (
            before = CASE WHEN r.keeps OR r.same THEN r.before
                          WHEN r.next THEN r.used
                          ELSE 0 END,
-           due = CASE WHEN r.taken OPERATOR(pg_catalog.>) 0
-                      THEN least(l.due, r.now OPERATOR(pg_catalog.+) r.ttl)
-                      ELSE l.due END,
-           reserved = CASE WHEN r.taken OPERATOR(pg_catalog.>) 0
-                           THEN l.reserved OPERATOR(pg_catalog.+) coalesce(r.many, 0)
-                           ELSE l.reserved END
+           due = least(l.due, r.now OPERATOR(pg_catalog.+) r.ttl),
+           reserved = l.reserved OPERATOR(pg_catalog.+) coalesce(r.many, 0)
       FROM charged AS r
      WHERE l.namespace OPERATOR(pg_catalog.=) $1::pg_catalog.text AND l.key OPERATOR(pg_catalog.=) r.key
        AND l.key OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])
@@ -154,7 +146,6 @@ WITH booked AS MATERIALIZED (
 SELECT u.n, u.taken AS outcome, u.tat, coalesce(u.started, 0) AS started, u.span, u.used, u.before, u.slide,
        coalesce(u.blocked_until, 0) AS blocked_until, u.reserved, u.now
   FROM updated AS u
- WHERE u.taken OPERATOR(pg_catalog.>) 0
  UNION ALL
 SELECT s.n,
        CASE WHEN t.overdue THEN -3

@@ -1,6 +1,8 @@
--- Ends reservations that have expired, at most 1,000 of each key.
+-- Puts rows in order: ends reservations that have expired, at most 1,000 of each key, and moves back the times of
+-- a row that was written at a time in the future, because the clock was set back.
 --
--- Promises: ended reservations are refunded, less what has been replenished since they were taken, of which no
+-- Promises: no more time has passed since the row was written than the row says, so nothing that was taken is
+-- forgotten; refunds are counted at the time of the row, then all times move back by as much. Ended reservations are refunded, less what has been replenished since they were taken, of which no
 -- instant is withheld from two refunds. If a key has more of them, it stays due, and the next request continues.
 -- Index: the primary key of rate_limit, of which no indexed column changes, so the update is HOT; and
 -- rate_reservation_due.
@@ -14,7 +16,7 @@ WITH want AS MATERIALIZED (
       FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[]))
            WITH ORDINALITY AS w (namespace, key, n)
 ), locked AS MATERIALIZED (
-    SELECT l.namespace, l.key, l.started, l.span_before, l.withheld_from, l.withheld
+    SELECT l.namespace, l.key, l.started, l.span_before, l.withheld_from, l.withheld, l.at
       FROM lockapi.rate_limit AS l
      WHERE l.namespace OPERATOR(pg_catalog.=) ($1::pg_catalog.text[])[1]
        AND l.key OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[])
@@ -42,11 +44,12 @@ WITH want AS MATERIALIZED (
     SELECT k.namespace, k.key, pg_catalog.count(g.at) AS many,
            pg_catalog.min(g.at) FILTER (WHERE g.span OPERATOR(pg_catalog.=) 0) AS since,
            coalesce(pg_catalog.sum(g.price) FILTER (WHERE g.span OPERATOR(pg_catalog.=) 0), 0) AS back,
-           coalesce(pg_catalog.sum(least(g.price,
-                                         lockapi.limit_replenished(g.at, k.withheld_from, k.withheld, t.now)))
+           coalesce(pg_catalog.sum(least(g.price, lockapi.limit_replenished(g.at, k.withheld_from, k.withheld,
+                                                                            greatest(k.at, t.now))))
                FILTER (WHERE g.span OPERATOR(pg_catalog.=) 0), 0) AS apart,
            pg_catalog.max(k.withheld_from) AS withheld_from, pg_catalog.max(k.withheld) AS withheld,
-           pg_catalog.max(t.now) AS now,
+           pg_catalog.max(greatest(k.at, t.now)) AS now,
+           pg_catalog.max(greatest(0, k.at OPERATOR(pg_catalog.-) t.now)) AS ahead,
            coalesce(pg_catalog.sum(g.price)
                FILTER (WHERE g.span OPERATOR(pg_catalog.>) 0 AND g.at OPERATOR(pg_catalog.>=) k.started), 0) AS used,
            coalesce(pg_catalog.sum(g.price)
@@ -63,10 +66,15 @@ WITH want AS MATERIALIZED (
      GROUP BY f.namespace, f.key
 ), settled AS (
     UPDATE lockapi.rate_limit AS l
-       SET tat = greatest(least(l.tat, l.at),
-                          l.tat OPERATOR(pg_catalog.-) (s.back OPERATOR(pg_catalog.-) s.more))::pg_catalog.int8,
+       SET tat = (greatest(least(l.tat, l.at),
+                           l.tat OPERATOR(pg_catalog.-) (s.back OPERATOR(pg_catalog.-) s.more))
+                      OPERATOR(pg_catalog.-) s.ahead)::pg_catalog.int8,
+           at = l.at OPERATOR(pg_catalog.-) s.ahead,
+           started = l.started OPERATOR(pg_catalog.-) s.ahead,
            (withheld_from, withheld) = (
-               SELECT x.times[1], x.times[2]
+               SELECT x.times[1] OPERATOR(pg_catalog.-) CASE WHEN x.times[2] OPERATOR(pg_catalog.>) 0
+                                                             THEN s.ahead ELSE 0 END,
+                      x.times[2]
                  FROM (SELECT lockapi.limit_withheld(l.withheld_from, l.withheld, s.since, s.more) AS times OFFSET 0) AS x),
            used = greatest(0, l.used OPERATOR(pg_catalog.-) s.used)::pg_catalog.int8,
            before = greatest(0, l.before OPERATOR(pg_catalog.-) s.before)::pg_catalog.int8,

@@ -14,7 +14,7 @@ pub enum Outcome {
     Again,
     /// The row has to be created first.
     Absent,
-    /// Reservations that have expired have to be ended first.
+    /// The row has to be put in order first: reservations have expired, or the clock was set back.
     Overdue,
     /// The limit on open reservations is reached.
     Full,

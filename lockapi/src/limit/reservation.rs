@@ -21,7 +21,8 @@ pub struct EndReservation {
     pub price: i64,
 }
 
-/// Ends reservations of one key that have expired, a bounded number of them.
+/// Ends reservations of one key that have expired, a bounded number of them, and moves its times back as far as the
+/// clock was set back.
 #[derive(Clone, Debug)]
 pub struct Expire {
     /// Namespace of the backend.

@@ -46,8 +46,9 @@ struct ReservationRow {
 }
 
 impl LimitRow {
+    /// Whether it has to be put in order first: reservations have expired, or the clock was set back.
     fn is_overdue(&self, now: i64) -> bool {
-        self.due.is_some_and(|due| due <= now)
+        self.due.is_some_and(|due| due <= now) || self.level.is_ahead(now)
     }
 
     /// Whether this number of further reservations is too many.
@@ -138,25 +139,17 @@ impl Limits {
 
     pub(crate) fn take(&mut self, request: &Take, now: i64) -> RawDecision {
         let key = (request.namespace.clone(), request.key.clone());
-        let known = self.rows.contains_key(&key);
         let overdue = self.rows.get(&key).is_some_and(|row| row.is_overdue(now));
         let mut level = self.level(&request.namespace, &request.key);
         let fits = ((request.depth - level.debt(now)) / request.price).clamp(0, request.times);
         let outcome = if overdue {
             Outcome::Overdue
-        } else if level.blocked_until > now || (fits == 0 && !level.is_ahead(now)) {
+        } else if level.blocked_until > now || fits == 0 {
             Outcome::Refused
         } else {
-            level.move_back(now);
             (level.tat, level.at) = (level.tat.max(now) + fits * request.price, now);
-            if fits > 0 || known {
-                self.rows.entry(key).or_default().level = level.clone();
-            }
-            if fits > 0 {
-                Outcome::Taken(fits)
-            } else {
-                Outcome::Refused
-            }
+            self.rows.entry(key).or_default().level = level.clone();
+            Outcome::Taken(fits)
         };
         RawDecision {
             outcome,
@@ -204,8 +197,6 @@ impl Limits {
                 for line in lines.filter(|line| line.id != 0) {
                     row.reserve(line, now);
                 }
-            } else {
-                row.level.move_back(now);
             }
             decided.push(RawDecision {
                 outcome,
@@ -221,7 +212,7 @@ impl Limits {
         let Some(row) = self.get(&request.namespace, &key.line.key) else {
             return Outcome::Absent;
         };
-        let fits = key.fits(&row.level, now) > 0 || row.level.is_ahead(now);
+        let fits = key.fits(&row.level, now) > 0;
         let lines = request.lines.iter().filter(|line| line.key == key.line.key);
         match () {
             () if row.is_overdue(now) => Outcome::Overdue,
@@ -312,7 +303,8 @@ impl Limits {
             .iter()
             .filter_map(|key| row.end(*key, i64::MAX))
             .collect();
-        row.level.give_back(&ended, now);
+        row.level.give_back(&ended, now.max(row.level.at));
+        row.level.move_back(now);
         let left = row.reserved.keys().map(|(expires, _)| *expires);
         row.due = match part.last() {
             Some((last, _)) if part.len() == PART => Some(*last),
