@@ -159,12 +159,12 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         }
         if let Some(slot) = self.slots.get_mut(&lock) {
             effects.contended += 1;
-            let may_be_free = matches!(
-                slot.phase,
-                Phase::Trying | Phase::Releasing | Phase::Shared(_)
-            );
-            let is_behind = matches!(slot.phase, Phase::Shared(_)) && slot.queue.wants_alone();
-            if !waits && (!may_be_free || is_behind) {
+            let may_be_free = match slot.phase {
+                Phase::Trying | Phase::Releasing => true,
+                Phase::Shared(_) => shares && !slot.queue.wants_alone(),
+                _ => false,
+            };
+            if !waits && !may_be_free {
                 effects.answer_waiter(waiter, Answer::Busy);
                 return id;
             }

@@ -15,7 +15,7 @@ pub(super) struct Queue<W> {
     left: usize,
     /// How many of them have the policy `NoWait`.
     no_wait: usize,
-    /// How many of them want the lock alone.
+    /// How many of them wait for the lock, to have it alone.
     alone: usize,
 }
 
@@ -33,16 +33,16 @@ impl<W> Default for Queue<W> {
 impl<W> Queue<W> {
     pub(super) fn push(&mut self, waiter: Waiter<W>) {
         self.no_wait += usize::from(waiter.policy == WaitPolicy::NoWait);
-        self.alone += usize::from(waiter.mode == LockMode::Exclusive);
+        self.alone += usize::from(waiter.waits_alone());
         self.waiters.push_back(waiter);
     }
 
     fn removed(&mut self, waiter: &Waiter<W>) {
         self.no_wait -= usize::from(waiter.policy == WaitPolicy::NoWait);
-        self.alone -= usize::from(waiter.mode == LockMode::Exclusive);
+        self.alone -= usize::from(waiter.waits_alone());
     }
 
-    /// Whether any of them wants the lock alone.
+    /// Whether any of them waits for the lock, to have it alone.
     pub(super) fn wants_alone(&self) -> bool {
         self.alone > 0
     }
@@ -67,10 +67,26 @@ impl<W> Queue<W> {
         self.waiters.iter().filter(|waiter| waiter.reply.is_some())
     }
 
-    /// Those who want to share the lock, before any that wants it alone.
+    /// Takes out attempts in front that want to have the lock alone and do not wait for it.
+    pub(super) fn take_attempts_in_front(&mut self) -> Vec<Waiter<W>> {
+        let is_attempt = |waiter: &Waiter<W>| {
+            waiter.mode == LockMode::Exclusive && waiter.policy == WaitPolicy::NoWait
+        };
+        let mut attempts = Vec::new();
+        while self.no_wait > 0
+            && self.waiters.front().is_some_and(is_attempt)
+            && let Some(attempt) = self.pop()
+        {
+            attempts.push(attempt);
+        }
+        attempts
+    }
+
+    /// Those who want to share the lock, before any that waits to have it alone.
     pub(super) fn readers_in_front(&self) -> impl Iterator<Item = &Waiter<W>> {
         self.iter()
-            .take_while(|waiter| waiter.mode == LockMode::Shared)
+            .take_while(|waiter| !waiter.waits_alone())
+            .filter(|waiter| waiter.mode == LockMode::Shared)
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Waiter<W>> {

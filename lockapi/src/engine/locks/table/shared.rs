@@ -55,6 +55,23 @@ impl<W, H, R> LockTable<W, H, R> {
         readers.filter_map(|waiter| waiter.owner).collect()
     }
 
+    /// Checks that who is in front and may share a lock that is shared here has it, or is told of it later.
+    #[cfg(test)]
+    pub(super) fn lets_readers_in(&self) {
+        for (lock, slot) in self.slots.iter().filter(|_| !self.closed) {
+            let Phase::Shared(shared) = &slot.phase else {
+                continue;
+            };
+            let comes = match shared.admission {
+                Admission::Checking => true,
+                Admission::Closed(until) => self.polls.contains(&(until, *lock)),
+                Admission::Open(_) => false,
+            };
+            let reader = slot.queue.readers_in_front().next();
+            assert!(comes || reader.is_none(), "{lock:?} keeps a reader out");
+        }
+    }
+
     /// Whether an owner that asks now shares the lock at once, or after the server was asked for other waiters.
     pub(super) fn is_let_in(&self, now: Now<'_>, lock: LockId, owner: OwnerId) -> bool {
         let Some(slot) = self.slots.get(&lock) else {
@@ -134,15 +151,23 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         }
     }
 
+    /// An attempt to have the lock alone that waits for nothing keeps nobody behind it out.
     fn let_in(&mut self, now: Time, lock: LockId, effects: &mut Effects<W, H, R>) {
         while let Some(Slot {
             phase: Phase::Shared(shared),
             queue,
             ..
         }) = self.slots.get_mut(&lock)
-            && queue.wanted() == Some(LockMode::Shared)
-            && let Some(next) = queue.pop()
         {
+            for attempt in queue.take_attempts_in_front() {
+                effects.answer_waiter(attempt, Answer::Busy);
+            }
+            if queue.wanted() != Some(LockMode::Shared) {
+                break;
+            }
+            let Some(next) = queue.pop() else {
+                break;
+            };
             self.last += 1;
             let share = Share {
                 id: self.last,

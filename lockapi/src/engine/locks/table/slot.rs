@@ -42,6 +42,11 @@ impl<W> Waiter<W> {
     pub(super) fn waited(&self, now: Time) -> Option<Time> {
         self.since.map(|since| now.saturating_sub(since))
     }
+
+    /// Whether it waits for the lock, to have it alone.
+    pub(super) fn waits_alone(&self) -> bool {
+        self.mode == LockMode::Exclusive && self.policy != WaitPolicy::NoWait
+    }
 }
 
 /// The state of a lock.

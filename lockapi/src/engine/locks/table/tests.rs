@@ -469,6 +469,38 @@ fn an_attempt_to_share_is_busy_where_others_wait() {
     sim.leaves_nothing();
 }
 
+/// An attempt to have alone what others are about to share is refused, and keeps no reader out that came after it.
+#[test]
+fn an_attempt_to_have_it_alone_keeps_no_reader_out() {
+    use {LockMode::*, WaitPolicy::*};
+    let mut sim = two(1, 2);
+    let want = |(mode, policy)| Acquisition {
+        lock: lock(0),
+        mode,
+        owner: None,
+        policy,
+    };
+    let wants = [
+        (Shared, Forever),
+        (Exclusive, NoWait),
+        (Shared, Forever),
+        (Exclusive, NoWait),
+        (Shared, NoWait),
+    ];
+    let callers = wants.map(|one| sim.ask_for(0, want(one)));
+    for _ in 0..5 {
+        sim.work(0, 0);
+    }
+    let holds = callers.map(|caller| sim.holds(0, caller));
+    assert_eq!(holds, [true, false, true, false, true]);
+    let later = sim.ask_for(0, want((Exclusive, NoWait)));
+    assert!(!sim.processes[0].callers.contains_key(&later));
+    for (caller, _) in callers.into_iter().zip(holds).filter(|(_, holds)| *holds) {
+        sim.end_one(0, caller);
+    }
+    sim.leaves_nothing();
+}
+
 #[test]
 fn a_reader_that_is_let_in_at_once_closes_no_cycle() {
     let mut sim = two(1, 2);

@@ -121,6 +121,7 @@ impl Sim {
         let table = &mut self.processes[p].table;
         let (changed, effects) =
             table.change(&|| now, |table, effects| change(table, &|| now, effects));
+        table.lets_readers_in();
         self.carry_out(p, effects);
         changed
     }
