@@ -282,8 +282,12 @@ impl OpenConnection {
             .await
             .map_err(Failure::undone)?;
         let mut query = Query::new(batch);
-        self.run_watched(watch, &mut query).await?;
-        self.set_limits(usual).await?;
+        let performed = self.run_watched(watch, &mut query).await;
+        // What was refused or cancelled leaves a connection that is used on.
+        if performed.as_ref().err().is_none_or(|failure| !failure.broken) {
+            self.set_limits(usual).await?;
+        }
+        performed?;
         Ok(query.into_answers())
     }
 

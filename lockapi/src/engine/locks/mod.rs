@@ -137,8 +137,11 @@ impl Locks {
         self.lock().is_wanted(session)
     }
 
-    fn answered(&self, session: usize) -> bool {
-        self.lock().answered(session)
+    /// The wait of a session is answered; returns once no interrupt is under way, which must not hit what is sent next.
+    async fn interrupts_end(&self, session: usize) {
+        while self.lock().answered(session) {
+            self.woken(session).await;
+        }
     }
 
     fn requests(&self, session: usize) -> usize {

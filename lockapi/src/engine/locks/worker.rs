@@ -360,10 +360,7 @@ impl Worker {
             session: self.mark,
         });
         let outcome = self.wait_within(&slice, cycle.as_ref()).await;
-        // An interrupt that is under way must not hit what is sent next.
-        while self.locks.answered(self.session) {
-            self.locks.woken(self.session).await;
-        }
+        self.locks.interrupts_end(self.session).await;
         let granted = matches!(outcome, Ok(WaitOutcome::Granted(_)));
         let mut left = cycle.map(|cycle| cycle.forget()).unwrap_or_default();
         if !granted {
@@ -420,7 +417,9 @@ impl Worker {
                 .max(1),
             session: self.mark,
         };
-        let answers = self.connection()?.perform(&[wait]).await?;
+        let answers = self.connection()?.perform(&[wait]).await;
+        self.locks.interrupts_end(self.session).await;
+        let answers = answers?;
         let Some(taken @ (LockAnswer::Taken(_) | LockAnswer::Shared)) = answers.into_iter().next()
         else {
             return Ok(WaitOutcome::NotGranted);
