@@ -122,10 +122,12 @@ impl Watcher {
                     ..BlockerState::default()
                 }
             });
+            let is_due = now.saturating_sub(one.since) >= self.priority.patience;
+            let is_refused = !blocker.allowed && one.selected && is_due;
             let outcome = match blocker.signalled {
                 2 => SignalOutcome::Terminated,
                 1 => SignalOutcome::Cancelled,
-                _ if !blocker.allowed && one.selected && !one.refused => SignalOutcome::Refused,
+                _ if is_refused && !one.refused => SignalOutcome::Refused,
                 _ => continue,
             };
             one.cancelled |= outcome == SignalOutcome::Cancelled;
