@@ -23,6 +23,9 @@ const QUEUES: i64 = 3;
 const LIMITS: i64 = 4;
 const IDS: i64 = 5;
 const TASKS: i64 = 6;
+/// The first versions that have groups, and a function that pushes.
+const GROUPS: i64 = 9;
+const PUSH: i64 = 10;
 
 fn newest() -> i64 {
     MIGRATIONS.last().expect("migrations").version
@@ -181,6 +184,37 @@ async fn v12_each_version_is_migrated_while_programs_work() {
             let jobs = jobs.chain([("dead 0".to_owned(), 1)]);
             assert_eq!(done, jobs.collect(), "{version}");
         }
+    }
+}
+
+/// A role has the rights for what there is, and works while the owner migrates: it needs no others for that.
+#[test]
+fn v12_rights_for_an_earlier_version_suffice_for_what_it_had() {
+    for version in GROUPS..newest() {
+        let mut database = OwnDatabase::at(version);
+        let user = database.role("user");
+        database.sql(&format!(
+            "GRANT USAGE ON SCHEMA lockapi TO {user};
+             GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockapi TO {user};
+             GRANT USAGE ON ALL SEQUENCES IN SCHEMA lockapi TO {user};
+             GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA lockapi TO {user};
+             INSERT INTO lockapi.job (run_at, due_at, group_key, max_attempts, priority, namespace, queue, name, payload)
+             VALUES ('20000-01-01 00:00:00+00', now(), 'a', 20, 2, 'upgrades', 'work', 'count', '0')"
+        ));
+        for one in MIGRATIONS.iter().filter(|one| one.version > version) {
+            database.sql(&format!("BEGIN; {}; COMMIT", one.sql));
+        }
+        let pushes = if version >= PUSH { 1 } else { 0 };
+        for _ in 0..pushes {
+            database.sql(&format!(
+                "SET ROLE {user};
+                 SELECT lockapi.push('work', 'count', namespace => 'upgrades', group_key => 'b')"
+            ));
+        }
+        let admitted = database.sql(&format!(
+            "SET ROLE {user}; SELECT admitted FROM lockapi.admit('upgrades', 'work', 10)"
+        ));
+        assert_eq!(admitted.concat(), (1 + pushes).to_string(), "{version}");
     }
 }
 

@@ -160,6 +160,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "fence_marks",
         sql: include_str!("../../migrations/0026_fence_marks.sql"),
     },
+    Migration {
+        version: 27,
+        name: "rights",
+        sql: include_str!("../../migrations/0027_rights.sql"),
+    },
 ];
 
 impl Migration {
