@@ -389,7 +389,8 @@ impl ModelState {
             .collect()
     }
 
-    pub(crate) fn sweep_runs(&mut self, request: &SweepRuns) -> i64 {
+    /// Answers which were deleted, by their schedulers and when these fired them.
+    pub(crate) fn sweep_runs(&mut self, request: &SweepRuns) -> Vec<(String, i64)> {
         let most = usize::try_from(request.most).unwrap_or(0);
         let before = self.now - request.keep;
         let old = self.tasks.runs.iter().filter(|((name, _), run)| {
@@ -398,15 +399,22 @@ impl ModelState {
                     && self.tasks.of(&name.of).next().is_none());
             swept
                 && run.fired_at < before
+                && (&name.of.scheduler, run.fired_at) >= (&request.from.0, request.from.1)
                 && !run.held
                 && !run.job.is_some_and(|job| self.jobs.is_live(job))
         });
-        let old: Vec<_> = old.map(|(place, _)| place.clone()).take(most).collect();
-        for place in &old {
-            if let Some(Record { job: Some(job), .. }) = self.tasks.runs.remove(place) {
+        let of = |((name, at), run): (&(TaskName, i64), &Record)| {
+            (name.of.scheduler.clone(), run.fired_at, (name.clone(), *at))
+        };
+        let mut old: Vec<_> = old.map(of).collect();
+        old.sort_by(|one, other| (&one.0, one.1).cmp(&(&other.0, other.1)));
+        old.truncate(most);
+        let mut delete = |(scheduler, fired_at, place)| {
+            if let Some(Record { job: Some(job), .. }) = self.tasks.runs.remove(&place) {
                 self.jobs.forget(job);
             }
-        }
-        i64::try_from(old.len()).unwrap_or(i64::MAX)
+            (scheduler, fired_at)
+        };
+        old.into_iter().map(&mut delete).collect()
     }
 }

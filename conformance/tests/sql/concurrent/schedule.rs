@@ -1,6 +1,6 @@
 //! Two nodes at one task.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use lockapi::queue::Outcome;
 use lockapi::schedule::{Planned, Recurrence};
@@ -189,9 +189,10 @@ fn sweep_as(scheduler: &'static str) -> Step {
             },
             keep: UNIT,
             most: 10,
+            from: (String::new(), 0),
         }]
     };
-    step(batch, |_, swept| format!("{swept} swept"))
+    step(batch, |_, swept| format!("{} swept", swept.deleted))
 }
 
 /// The task, its log and its jobs.
@@ -372,6 +373,20 @@ fn a_run_that_somebody_has_locked_is_not_swept() {
         &elapse(3),
     ];
     for first in [sweep(), sql(LOCK_RUN), sql(SHARE_RUN)] {
+        let schedule = Schedule::new(&before, &first, &sweep(), Meets::Skips("0 swept"));
+        schedule.then(&look()).run();
+    }
+}
+
+#[test]
+fn a_run_whose_job_is_put_back_is_not_swept() {
+    let before = [
+        &set(Overlap::Held, 0),
+        &fire(1),
+        &claim_and_reject(),
+        &elapse(3),
+    ];
+    for first in [redrive(&[]), sql(queue::LOCK_DEAD), sql(queue::SHARE_DEAD)] {
         let schedule = Schedule::new(&before, &first, &sweep(), Meets::Skips("0 swept"));
         schedule.then(&look()).run();
     }
@@ -608,16 +623,24 @@ fn a_run_that_is_held_back_is_not_swept() {
     agree(Plans::Engine, &steps);
 }
 
-/// As a node of `work` does, so many at most.
-fn sweep_part(most: i64) -> Step {
+/// As a node of `work` does, so many at most, each from where the one before has ended.
+fn sweep_parts(most: i64) -> Step {
+    let from = Arc::new(Mutex::new((String::new(), 0)));
+    let next = Arc::clone(&from);
     let batch = move |side: &Side| {
         vec![SweepRuns {
             name: name(side),
             keep: UNIT,
             most,
+            from: from.lock().unwrap().clone(),
         }]
     };
-    step(batch, |_, swept| swept.to_string())
+    step(batch, move |_, swept| {
+        if let Some(last) = swept.last {
+            *next.lock().unwrap() = last;
+        }
+        swept.deleted.to_string()
+    })
 }
 
 /// Its own scheduler, and those that have no task any more; the model has one scheduler alone.
@@ -652,7 +675,7 @@ fn only_old_runs_that_have_ended_are_swept_and_no_more_than_are_wanted() {
     );
     // Of the runs six stay, and two jobs of them are in the archive: that of a young run, and of a scheduler that has a task.
     for (most, swept) in [(1, &["1"; 5][..]), (2, &["2", "2", "1"]), (10, &["5"])] {
-        let (sweep, left) = (sweep_part(most), number(LEFT, 62));
+        let (sweep, left) = (sweep_parts(most), number(LEFT, 62));
         let mut steps = vec![&tasks, &runs, &jobs];
         steps.extend(swept.iter().map(|_| &sweep));
         steps.extend([&sweep, &left]);

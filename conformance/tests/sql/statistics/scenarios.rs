@@ -312,7 +312,7 @@ fn scenarios_of_schedules() -> Vec<Scenario> {
         engine(schedule::RemoveTask::STATEMENT, "'{ns}', 'work', 't1', false"),
         engine(schedule::ReadTasks::STATEMENT, "'{ns}', 'work', '', '', 10"),
         engine(schedule::ReadRuns::STATEMENT, "'{ns}', 'work', 't1', {due} + 1000000, 10"),
-        engine(schedule::SweepRuns::STATEMENT, "'{ns}', 'work', 1000000, 10"),
+        engine(schedule::SweepRuns::STATEMENT, "'{ns}', 'work', 1000000, 10, '', 0"),
         engine(
             Note::STATEMENT,
             "7, '{ns}', 'o', '{7,8}', '{a,b}', '{7}', '{7,8}', '{f,f}', '{f,f}', '{1,2}', '{0,0}', '{9}', '{f}', '{f}',

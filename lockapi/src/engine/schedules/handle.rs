@@ -37,8 +37,8 @@ impl Sweeping for SweepRuns {
     const EVERY: Duration = SWEEP_EVERY;
     const PAUSE: Duration = Duration::from_millis(50);
 
-    fn next(self, deleted: i64) -> Option<Self> {
-        (deleted >= self.most).then_some(self)
+    fn next(self, swept: Self::Output) -> Option<Self> {
+        swept.last.map(|from| Self { from, ..self })
     }
 }
 /// After this pause is looked for what was due and was not fired.
@@ -317,6 +317,7 @@ impl Handle {
             name: self.name.clone(),
             keep: micros(self.options.keep),
             most: PART,
+            from: (String::new(), 0),
         };
         self.core.sweeps.now(self.number, first);
     }

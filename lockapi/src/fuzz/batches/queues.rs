@@ -325,6 +325,7 @@ pub(super) fn schedules() -> Vec<Decoder> {
             name: name(),
             keep: 1,
             most: 1,
+            from: (text(), 1),
         }),
     ]
 }

@@ -1,9 +1,10 @@
 //! The log of runs.
 
-use super::{Name, TaskName, maybe_int, maybe_text, number};
+use super::{Name, TaskName, maybe_int, maybe_text};
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
+use crate::sweep::{self, SweepResult};
 
 /// Reads runs of a task, the latest first.
 #[derive(Clone, Debug)]
@@ -54,6 +55,8 @@ pub struct SweepRuns {
     pub keep: i64,
     /// How many are deleted at most.
     pub most: i64,
+    /// The scheduler from which on, and when its first run was fired, in microseconds since 1970.
+    pub from: (String, i64),
 }
 
 impl Operation for ReadRuns {
@@ -133,31 +136,50 @@ impl Operation for ReadRuns {
 }
 
 impl Operation for SweepRuns {
-    /// How many were deleted.
-    type Output = i64;
+    /// With the scheduler and the time of the last run.
+    type Output = SweepResult<(String, i64)>;
 
     const STATEMENT: Statement = Statement {
         name: "schedule.sweep",
         sql: include_str!("sweep.sql"),
-        params: &[Type::Text, Type::Text, Type::Int, Type::Int],
-        columns: &[Type::Int],
+        params: &[
+            Type::Text,
+            Type::Text,
+            Type::Int,
+            Type::Int,
+            Type::Text,
+            Type::Int,
+        ],
+        columns: &[Type::Int, Type::Int, Type::Text, Type::Int],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
         let one = batch.iter().take(1);
         one.flat_map(|one| {
             let mut params = one.name.params();
+            let (scheduler, fired_at) = one.from.clone();
             params.extend([Value::Int(one.keep), Value::Int(one.most)]);
+            params.extend([Value::Text(scheduler), Value::Int(fired_at)]);
             params
         })
         .collect()
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
-        rows.into_iter().map(|mut row| row.int(0)).collect()
+    fn decode(batch: &[Self], rows: Rows) -> Result<Vec<Self::Output>, Failure> {
+        let most = batch.first().map(|one| one.most);
+        sweep::decode(most, rows, |row| Ok((row.text(2)?, row.int(3)?)))
     }
 
     fn model(batch: &[Self], model: &mut ModelState, _: u64) -> Option<Rows> {
-        Some(number(model.sweep_runs(batch.first()?)))
+        let part = model.sweep_runs(batch.first()?);
+        let count = Value::Int(sweep::count(&part));
+        let (scheduler, fired_at) = part.last().cloned().unzip();
+        let row = Row(vec![
+            count.clone(),
+            count,
+            maybe_text(scheduler.as_deref()),
+            maybe_int(fired_at),
+        ]);
+        Some(vec![row])
     }
 }
