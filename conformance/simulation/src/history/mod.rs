@@ -425,7 +425,7 @@ impl History {
         let admitted = self.admitted(&mut state, (kind, key), part, program);
         let place = state.places.entry(name.clone()).or_default();
         place.most = part.most;
-        if token != 0 && !place.seen.insert(token) && part.is_whole() {
+        if token != 0 && !place.seen.insert(token) {
             self.runtime
                 .violate("tokens are unique", format!("{kind} {key}: {token} twice"));
         }
@@ -550,22 +550,25 @@ impl History {
             return;
         }
         let state = self.lock();
-        let both = |open: &BTreeMap<u64, Hold>, forgets: bool| {
+        let beyond = |open: &BTreeMap<u64, Hold>, most: usize, forgets: bool| {
             let held = open.values().filter(|hold| hold.is_held(&self.runtime));
             // What a server does not know of it may have given to another.
             let held = held.filter(|hold| !forgets || !state.may_forget(&self.runtime, hold));
-            let held: Vec<_> = held.map(|hold| (hold.program, hold.token)).collect();
-            let is_of = held.iter().any(|(of, _)| *of == program);
-            (is_of && held.len() > 1).then_some(held)
+            let held: Vec<_> = held.collect();
+            let is_of = held.iter().any(|hold| hold.program == program);
+            let takes: usize = held.iter().map(|hold| hold.takes).sum();
+            let tokens = held.iter().map(|hold| (hold.program, hold.token));
+            (is_of && takes > most).then(|| tokens.collect::<Vec<_>>())
         };
         let places = state.places.iter();
-        let places = places.filter(|((kind, _), place)| place.most == 1 && !is_session(kind));
-        let mut twice = places.filter_map(|(name, place)| Some((name, both(&place.open, false)?)));
+        let places = places.filter(|((kind, _), _)| !is_session(kind));
+        let mut twice = places
+            .filter_map(|(name, place)| Some((name, beyond(&place.open, place.most, false)?)));
         let twice = twice
             .next()
             .map(|(name, held)| format!("{name:?}: {held:?} go on"));
         let jobs = state.jobs.iter();
-        let mut jobs = jobs.filter_map(|(job, known)| Some((job, both(&known.open, true)?)));
+        let mut jobs = jobs.filter_map(|(job, known)| Some((job, beyond(&known.open, 1, true)?)));
         let job = jobs
             .next()
             .map(|(job, held)| format!("job {job}: {held:?} go on"));

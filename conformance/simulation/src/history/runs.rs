@@ -141,7 +141,13 @@ impl History {
         if self.replaced {
             return;
         }
-        let needless = |run: &&Run| run.status == Status::Skipped && !overlaps(overlap, run, log);
+        let slack = if self.checks_in {
+            COMMITTED
+        } else {
+            Duration::ZERO
+        };
+        let needless =
+            |run: &&Run| run.status == Status::Skipped && !overlaps(overlap, run, log, slack);
         let promise = "no run is skipped without a cause";
         if log.iter().any(|run| run.status == Status::Skipped) {
             self.runtime.looks_at(promise);
@@ -202,13 +208,13 @@ fn not_caught_up(misfire: Misfire, log: &[Run]) -> Option<String> {
     })
 }
 
-/// Whether another run of the task had not ended when this one was fired, so that it may be skipped.
-fn overlaps(overlap: Overlap, run: &Run, log: &[Run]) -> bool {
+/// Whether another run of the task had not ended when this one was fired, or so much earlier, so that it may be skipped.
+fn overlaps(overlap: Overlap, run: &Run, log: &[Run], slack: Duration) -> bool {
     let earlier = log.iter().filter(|it| it.fire_at < run.fire_at);
     let mut had_jobs = earlier.filter(|it| it.job.is_some());
     let lasts = |it: &Run| {
         it.completed_at
-            .is_none_or(|at| at + COMMITTED >= run.fired_at)
+            .is_none_or(|at| at + slack >= run.fired_at)
     };
     overlap == Overlap::Skip && had_jobs.any(lasts)
 }

@@ -227,7 +227,8 @@ impl Judges {
         (name, turn): (&'static str, Option<&Turn>),
         (now, clock): (Time, i64),
     ) -> Result<(), Broken> {
-        if !name.starts_with("queue.") && !name.starts_with("schedule.") {
+        let of_operators = matches!(name, "admin.edit_jobs" | "admin.cancel_jobs");
+        if !name.starts_with("queue.") && !name.starts_with("schedule.") && !of_operators {
             return Ok(());
         }
         let at = self.moment(now);
@@ -241,7 +242,7 @@ impl Judges {
         if let (Some(turn), Some(due)) = (turn, due) {
             broken = broken.or_else(|| self.turns_are_fair(jobs, turn, &due, &events, at));
         }
-        if name.starts_with("queue.push") {
+        if ["queue.push", "queue.redrive", "schedule."].iter().any(|adds| name.starts_with(adds)) {
             broken = broken.or_else(|| twins(jobs));
         }
         broken.map_or(Ok(()), Err)
