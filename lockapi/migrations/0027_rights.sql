@@ -1,8 +1,9 @@
--- Whoever may change the groups of a queue may change their rates.
+-- Whoever may change the groups of a queue may change their rates, and whoever may push may push with headers.
 --
 -- Version 22 let lockapi.admit(), which workers call, use a table that it had made: a worker that had its own role was refused from
 -- the migration until somebody granted it the table. A migration that lets something of an earlier version use a table that
--- is new grants that table to whoever has the rights for the rest.
+-- is new grants that table to whoever has the rights for the rest. The same holds for the function that lockapi.push() has called
+-- since version 14, where functions are not for everybody.
 
 SET LOCAL search_path = pg_catalog, pg_temp;
 
@@ -18,6 +19,15 @@ DO $$
              ORDER BY 1
         LOOP
             EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON lockapi.group_rate TO %s', grantee);
+        END LOOP;
+        FOR grantee IN
+            SELECT CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+              FROM pg_proc AS p
+             CROSS JOIN LATERAL aclexplode(p.proacl) AS a
+             WHERE p.pronamespace = 'lockapi'::regnamespace AND p.proname = 'push' AND a.grantee <> p.proowner
+             ORDER BY 1
+        LOOP
+            EXECUTE format('GRANT EXECUTE ON FUNCTION lockapi.push_with_headers TO %s', grantee);
         END LOOP;
     END
 $$;
