@@ -326,7 +326,12 @@ impl Delivery {
         async move { settling.await.map(drop) }
     }
 
-    /// Keeps it for `lease` from now.
+    /// Keeps it for `lease` from now, which may end earlier than before. One whose lease has ended is kept again, unless somebody
+    /// else has had the job, or the queue limits how many of its jobs run; what was told to be [lost](Self::lost) remains so.
+    ///
+    /// # Cancel safety
+    /// When dropped, it may have been extended. The delivery knows: until the answer has come it is held for the shorter of both
+    /// times.
     ///
     /// # Errors
     /// `Lost` as for [`ack`](Self::ack); `Invalid` for a lease outside of its limits.

@@ -8,7 +8,7 @@ use crate::engine::batcher::Batcher;
 use crate::engine::clock::Time;
 use crate::engine::renewal::{self, Held, Holdings, deadline, renew_at};
 use crate::engine::timer::Timer;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::hold::Hold;
 use crate::queue::{FOR_EVER, Outcome, Settle, Settled, Ticket};
 use crate::sync::{Mutex, MutexGuard};
@@ -160,13 +160,63 @@ impl Heartbeats {
     }
 
     /// It was extended by a request that was sent at `sent`.
-    pub(super) fn extended(&self, ticket: Ticket, sent: Time, lease: Duration) {
+    fn extended(&self, ticket: Ticket, sent: Time, lease: Duration) {
         let mut held = self.lock();
         held.renewed(ticket, sent, lease, deadline(sent, lease));
         self.arm(held);
     }
 
-    pub(super) fn lose(&self, ticket: Ticket) {
+    /// A request to extend it is sent. From now on it may end as early as that says: until the answer, it is held no longer.
+    pub(super) fn extending(
+        self: &Arc<Self>,
+        ticket: Ticket,
+        sent: Time,
+        lease: Duration,
+    ) -> Extending {
+        let mut shortened = None;
+        let mut held = self.lock();
+        if let Some(entry) = held.get_mut(ticket)
+            && let (before, until) = (entry.deadline(), deadline(sent, lease))
+            && until < before
+        {
+            entry.hold.set_deadline(until);
+            shortened = Some((before, entry.deadline()));
+            let next = if entry.renewed {
+                renew_at(sent, lease)
+            } else {
+                until
+            };
+            entry.what.renew_at = entry.what.renew_at.min(next);
+            held.schedule(ticket, next);
+        }
+        self.arm(held);
+        Extending {
+            heartbeats: Arc::clone(self),
+            ticket,
+            sent,
+            lease,
+            shortened,
+        }
+    }
+
+    /// Nothing was done: it is held as long as before it was shortened, unless that has changed since.
+    fn restore(&self, ticket: Ticket, (before, until): (Time, Time)) {
+        let mut held = self.lock();
+        if let Some(entry) = held.get_mut(ticket)
+            && entry.deadline() == until
+        {
+            entry.hold.set_deadline(before);
+            let next = if entry.renewed {
+                self.timer.now()
+            } else {
+                before
+            };
+            held.schedule(ticket, next);
+        }
+        self.arm(held);
+    }
+
+    fn lose(&self, ticket: Ticket) {
         let lost = self.lock().remove(ticket);
         if let Some(entry) = lost {
             entry.hold.lose();
@@ -231,7 +281,10 @@ impl Heartbeats {
             entry.hold.announce();
             if let Some(release) = Settle::new(ticket, &Outcome::Release, FOR_EVER) {
                 // Where that fails the lease, which is not extended, ends by itself.
-                self.batcher.submit(release, move |_| topic.returned());
+                self.batcher.submit(release, move |_| {
+                    topic.returned();
+                    topic.room_left();
+                });
             }
         }
         for (ticket, lease) in extensions {
@@ -275,6 +328,36 @@ impl Heartbeats {
     }
 }
 
+/// A request of the program to extend a delivery, which is under way.
+pub(super) struct Extending {
+    heartbeats: Arc<Heartbeats>,
+    ticket: Ticket,
+    sent: Time,
+    lease: Duration,
+    /// The deadlines of before and of since, where it may end earlier.
+    shortened: Option<(Time, Time)>,
+}
+
+impl Extending {
+    /// Notes what became of it, and answers what to tell the caller.
+    pub(super) fn answered(self, outcome: Result<Settled>) -> Result<Settled> {
+        let heartbeats = &self.heartbeats;
+        match &outcome {
+            Ok(Settled::Done) => heartbeats.extended(self.ticket, self.sent, self.lease),
+            Ok(Settled::Lost | Settled::Dead) => heartbeats.lose(self.ticket),
+            // It may have been done, or may still be.
+            Err(error) if matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt) => {
+            }
+            Ok(Settled::Locked) | Err(_) => {
+                if let Some(shortened) = self.shortened {
+                    heartbeats.restore(self.ticket, shortened);
+                }
+            }
+        }
+        outcome
+    }
+}
+
 /// Deliveries that are about to be settled.
 pub(super) struct Settling<'a> {
     heartbeats: &'a Heartbeats,
@@ -284,5 +367,53 @@ pub(super) struct Settling<'a> {
 impl Drop for Settling<'_> {
     fn drop(&mut self) {
         self.heartbeats.set_settling(self.tickets, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Mode;
+    use crate::engine::clock::Clock;
+    use crate::engine::connection::Connections;
+    use crate::engine::driver::Driver;
+    use crate::error::Error;
+    use crate::memory::Database;
+
+    const HELD: Duration = Duration::from_mins(1);
+    const SHORT: Duration = Duration::from_secs(1);
+    const LONG: Duration = Duration::from_hours(1);
+
+    fn heartbeats() -> Arc<Heartbeats> {
+        let timer = Timer::start(&Clock::real()).unwrap();
+        let driver = Driver::new(Database::new());
+        let connections = Connections::new(driver, timer.clone(), Mode::Direct, SHORT);
+        Heartbeats::new(Batcher::new(Arc::new(connections)), timer)
+    }
+
+    #[test]
+    fn what_may_have_been_shortened_is_held_for_the_shorter_time() {
+        let ticket = Ticket { id: 1, token: 1 };
+        let unknown = Error::new(ErrorKind::Indeterminate, "extend", "the connection is lost");
+        let refused = Error::new(ErrorKind::Unavailable, "extend", "there is no connection");
+        for (lease, outcome, expected) in [
+            (SHORT, Err(unknown.clone()), SHORT),
+            (LONG, Err(unknown), HELD),
+            (SHORT, Err(refused), HELD),
+            (SHORT, Ok(Settled::Locked), HELD),
+            (SHORT, Ok(Settled::Done), SHORT),
+            (LONG, Ok(Settled::Done), LONG),
+        ] {
+            let heartbeats = heartbeats();
+            let sent = heartbeats.timer.now();
+            let tickets = [ticket].into_iter();
+            let hold = heartbeats.keep(tickets, sent, HELD, false, None).remove(0);
+            let extending = heartbeats.extending(ticket, sent, lease);
+            let is_until = |lease| hold.deadline().as_micros() == deadline(sent, lease).as_micros();
+            assert!(is_until(HELD.min(lease)), "{lease:?} until the answer");
+            let told = format!("{outcome:?}");
+            assert_eq!(format!("{:?}", extending.answered(outcome)), told);
+            assert!(is_until(expected), "{lease:?} {told}");
+        }
     }
 }

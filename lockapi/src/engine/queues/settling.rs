@@ -1,12 +1,14 @@
 //! Settling deliveries otherwise than by completing them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::Queues;
 use super::handle::{Handle, PAUSE, TRIES};
 use super::topic::Topic;
+use crate::engine::batcher::{Queued, ended};
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::queue::{Ack, AckWithResult, FOR_EVER, Outcome, ResultValue, Settle, Settled, Ticket};
 
@@ -34,34 +36,24 @@ impl Handle {
                 Settled::Lost
             });
         };
-        let extension = match outcome {
-            Outcome::Extend(lease) => Some(*lease),
-            _ => None,
-        };
-        let batcher = match extension {
-            Some(_) => &queues.renewals,
-            None => &queues.batcher,
-        };
+        if let Outcome::Extend(lease) = outcome {
+            return self.extend(ticket, &settle, *lease).await;
+        }
+        let tickets = [ticket];
         let mut tries = TRIES;
         loop {
-            let sent = queues.timer.now();
-            let tickets = [ticket];
-            let _settling = extension
-                .is_none()
-                .then(|| queues.heartbeats.settling(&tickets));
-            let answer = batcher.call(settle.clone()).await;
+            let _settling = queues.heartbeats.settling(&tickets);
+            let answer = queues.batcher.call(settle.clone()).await;
             let settled = answer.map_err(|error| error.on(&self.name.queue))?;
             tries -= 1;
-            match (settled, extension) {
-                (Settled::Locked, _) if tries > 0 => {
+            match settled {
+                Settled::Locked if tries > 0 => {
                     queues.timer.sleep(PAUSE).await;
                     continue;
                 }
                 // Nothing was done: it is kept as it was.
-                (Settled::Locked, _) => {}
-                (Settled::Done, Some(lease)) => queues.heartbeats.extended(ticket, sent, lease),
-                (_, Some(_)) => queues.heartbeats.lose(ticket),
-                (_, None) => {
+                Settled::Locked => {}
+                _ => {
                     queues.heartbeats.forget(ticket);
                     self.topic.returned();
                     self.place_left();
@@ -69,6 +61,30 @@ impl Handle {
                 }
             }
             return Ok(settled);
+        }
+    }
+
+    /// Extends a delivery. What becomes of it is noted in the order of the statements, also when the caller has left.
+    async fn extend(&self, ticket: Ticket, settle: &Settle, lease: Duration) -> Result<Settled> {
+        let queues = &self.core.queues;
+        let mut tries = TRIES;
+        loop {
+            let sent = queues.timer.now();
+            let extending = queues.heartbeats.extending(ticket, sent, lease);
+            let (sender, answer) = oneshot::channel();
+            queues.renewals.submit(settle.clone(), move |outcome| {
+                let answer = extending.answered(outcome);
+                // The caller may have left.
+                drop(sender.send(answer));
+            });
+            let answer = answer.await.unwrap_or_else(|_| Err(ended(Settle::NAME)));
+            let failed = |error: Error| error.during(Settle::NAME).on(&self.name.queue);
+            let settled = answer.map_err(failed)?;
+            tries -= 1;
+            if settled != Settled::Locked || tries == 0 {
+                return Ok(settled);
+            }
+            queues.timer.sleep(PAUSE).await;
         }
     }
 
