@@ -231,13 +231,13 @@ impl OpenConnection {
 
     /// Sets the time limits of the server to those of the client.
     async fn set_limits(&mut self, limit: Duration) -> Result<(), Failure> {
-        self.limit = limit;
         if self.mode == Mode::Direct {
             let settings = SessionSettings::session(self.lock_timeout, limit);
             let applying = apply_session_settings(&mut self.connection, settings);
             let state = self.watch.within(applying).await;
             self.answered(&Arc::clone(&self.watch), state)?;
         }
+        self.limit = limit;
         Ok(())
     }
 
@@ -284,7 +284,11 @@ impl OpenConnection {
         let mut query = Query::new(batch);
         let performed = self.run_watched(watch, &mut query).await;
         // What was refused or cancelled leaves a connection that is used on.
-        if performed.as_ref().err().is_none_or(|failure| !failure.broken) {
+        if performed
+            .as_ref()
+            .err()
+            .is_none_or(|failure| !failure.broken)
+        {
             self.set_limits(usual).await?;
         }
         performed?;

@@ -204,9 +204,12 @@ impl Worker {
             let watch = self.connections.watch_within(FLUSH_TIMEOUT);
             let session = self.mark;
             let connection = self.connection()?;
-            connection.perform_within(&watch, &[FlushTokens]).await?;
+            let flushed = connection.perform_within(&watch, &[FlushTokens]).await;
             // The settings of a session were set with its limits.
-            connection.perform(&[AsyncCommit { session }]).await?;
+            if flushed.as_ref().err().is_none_or(|failure| !failure.broken) {
+                connection.perform(&[AsyncCommit { session }]).await?;
+            }
+            flushed?;
             self.safe = value;
         }
         Ok(())
