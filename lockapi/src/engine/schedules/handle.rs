@@ -38,7 +38,10 @@ impl Sweeping for SweepRuns {
     const PAUSE: Duration = Duration::from_millis(50);
 
     fn next(self, swept: Self::Output) -> Option<Self> {
-        swept.last.map(|from| Self { from, ..self })
+        // What somebody has locked is no reason to go on.
+        let goes_on = swept.deleted > 0 || swept.last.as_ref() != Some(&self.from);
+        let last = swept.last.filter(|_| goes_on);
+        last.map(|from| Self { from, ..self })
     }
 }
 /// After this pause is looked for what was due and was not fired.
