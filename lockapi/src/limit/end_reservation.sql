@@ -1,7 +1,8 @@
 -- Ends reservations, of a key as many as are requested.
 --
 -- Promises: a reservation ends once. If it has not expired, $4 is refunded; if it has, all of it; less what
--- has been replenished since it was taken, of which no instant is withheld from two refunds. The outcome is whether it existed and had not expired. The time
+-- has been replenished since it was taken, at the time of the row where the clock was set back, of which no instant is withheld
+-- from two refunds. The outcome is whether it existed and had not expired. The time
 -- when the first reservation of a key expires is not changed, unless the key has no reservation any more.
 -- That time may be too early, which costs the request that finds out one extra read.
 -- Index: the primary keys of rate_limit and rate_reservation; of the former no indexed column changes, so
@@ -13,7 +14,7 @@ WITH want AS MATERIALIZED (
       FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[])
            WITH ORDINALITY AS w (namespace, key, id, price, n)
 ), locked AS MATERIALIZED (
-    SELECT l.namespace, l.key, l.started, l.span_before, l.withheld_from, l.withheld
+    SELECT l.namespace, l.key, l.started, l.span_before, l.withheld_from, l.withheld, l.at
       FROM lockapi.rate_limit AS l
      WHERE l.namespace = ($1::text[])[1] AND l.key = ANY ($2::text[])
      ORDER BY l.namespace, l.key
@@ -34,7 +35,8 @@ WITH want AS MATERIALIZED (
      WHERE r.ctid = ANY (ARRAY(SELECT f.place FROM found AS f WHERE (SELECT t.now FROM tick AS t) IS NOT NULL))
     RETURNING r.namespace, r.key, r.expires, r.id, r.at, r.price, r.span
 ), ended AS MATERIALIZED (
-    SELECT w.n, g.namespace, g.key, g.at, g.span, k.started, k.span_before, k.withheld_from, k.withheld, t.now,
+    SELECT w.n, g.namespace, g.key, g.at, g.span, k.started, k.span_before, k.withheld_from, k.withheld,
+           greatest(k.at, t.now) AS now,
            CASE WHEN g.expires > t.now THEN least(w.price, g.price) ELSE g.price END AS back,
            g.expires > t.now AS good
       FROM gone AS g

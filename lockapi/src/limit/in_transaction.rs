@@ -1,5 +1,7 @@
 //! Limits inside a transaction of the caller.
 
+use std::collections::BTreeSet;
+
 use super::charge::{Charge, ChargeLine};
 use super::decision::{Decision, Verdict};
 use super::manage::Ensure;
@@ -99,26 +101,42 @@ async fn take<C: Connection>(connection: &mut C, charge: &Charge) -> Result<Vec<
         let decided = answers
             .map_err(|failure| failure.error(OPERATION))?
             .concat();
+        let (mut absent, mut overdue) = (BTreeSet::new(), BTreeSet::new());
         let mut again = false;
         for (line, decided) in charge.lines.iter().zip(&decided) {
-            let (namespace, key) = (charge.namespace.clone(), line.key.clone());
-            let upkept = match decided.outcome {
-                Outcome::Absent => connection
-                    .perform(&[Ensure { namespace, key }])
-                    .await
-                    .map(drop),
-                Outcome::Overdue => connection
-                    .perform(&[Expire { namespace, key }])
-                    .await
-                    .map(drop),
-                Outcome::Again => Ok(()),
+            match decided.outcome {
+                Outcome::Absent => _ = absent.insert(&line.key),
+                Outcome::Overdue => _ = overdue.insert(&line.key),
+                Outcome::Again => {}
                 Outcome::Taken(_) | Outcome::Refused | Outcome::Full => continue,
-            };
-            upkept.map_err(|failure| failure.error(OPERATION))?;
+            }
             again = true;
         }
         if !again {
             return Ok(decided);
+        }
+        // In one statement each: the rows stay locked, and another transaction may want the same ones in another order.
+        let absent: Vec<_> = absent
+            .into_iter()
+            .map(|key| Ensure {
+                namespace: charge.namespace.clone(),
+                key: key.clone(),
+            })
+            .collect();
+        let overdue: Vec<_> = overdue
+            .into_iter()
+            .map(|key| Expire {
+                namespace: charge.namespace.clone(),
+                key: key.clone(),
+            })
+            .collect();
+        if !absent.is_empty() {
+            let ensured = connection.perform(&absent).await;
+            ensured.map_err(|failure| failure.error(OPERATION))?;
+        }
+        if !overdue.is_empty() {
+            let ended = connection.perform(&overdue).await;
+            ended.map_err(|failure| failure.error(OPERATION))?;
         }
     }
     let message =

@@ -1,7 +1,8 @@
 -- Refunds what was taken.
 --
 -- Promises: what has been replenished since it was taken is not refunded a second time, so what others have
--- taken meanwhile stays taken; no instant is withheld from two refunds. All requests for a key take effect.
+-- taken meanwhile stays taken; no instant is withheld from two refunds. All requests for a key take effect. Where the clock was
+-- set back, it is counted at the time of the row.
 -- Index: the primary key of rate_limit; no indexed column changes, so the update is HOT.
 -- Race: the arithmetic is done on the latest version of the row, in the order of the keys. A request must not
 -- be retried when its answer is lost.
@@ -36,7 +37,7 @@ WITH want AS MATERIALIZED (
                                                            FILTER (WHERE b.length > 0 AND b.at < l.started
                                                                      AND b.at >= l.started - l.span_before), 0) AS before
                                          FROM unnest(w.prices, w.lengths, w.ats) AS b (price, length, at)
-                                        CROSS JOIN (SELECT lockapi.clock() AS now OFFSET 0) AS c
+                                        CROSS JOIN (SELECT greatest(l.at, lockapi.clock()) AS now OFFSET 0) AS c
                                        OFFSET 0) AS s
                                OFFSET 0) AS s
                        OFFSET 0) AS m)

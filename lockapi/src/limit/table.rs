@@ -244,7 +244,7 @@ impl Limits {
     fn give_back(&mut self, keys: BTreeMap<(String, String), Vec<Refunded>>, now: i64) {
         for (key, all) in keys {
             if let Some(row) = self.rows.get_mut(&key) {
-                row.level.give_back(&all, now);
+                row.level.give_back(&all, now.max(row.level.at));
             }
         }
     }

@@ -361,6 +361,17 @@ fn what_was_withheld_goes_back_with_the_clock() {
     }
 }
 
+/// What has been replenished since it was taken is not given back, although the clock shows an earlier time than that.
+#[test]
+fn what_is_given_back_after_a_step_is_counted_at_the_time_of_the_row() {
+    let reserved = charge(By::Cells, A, Some(("r", 9)));
+    let of_one = [&ensure(A), &reserved, &elapse(1), &take(A), &elapse(-2)];
+    for back in [super::reservations::settle(&[("a", "r")]), refund(A)] {
+        let steps = [&back, &look(), &super::reservations::expire(A), &look()];
+        agree(Plans::Engine, &[&of_one[..], &steps[..]].concat());
+    }
+}
+
 /// What both have taken is given back at once.
 #[test]
 fn what_a_window_gets_back_is_no_part_of_what_has_been_replenished() {
