@@ -212,9 +212,6 @@ fn not_caught_up(misfire: Misfire, log: &[Run]) -> Option<String> {
 fn overlaps(overlap: Overlap, run: &Run, log: &[Run], slack: Duration) -> bool {
     let earlier = log.iter().filter(|it| it.fire_at < run.fire_at);
     let mut had_jobs = earlier.filter(|it| it.job.is_some());
-    let lasts = |it: &Run| {
-        it.completed_at
-            .is_none_or(|at| at + slack >= run.fired_at)
-    };
+    let lasts = |it: &Run| it.completed_at.is_none_or(|at| at + slack >= run.fired_at);
     overlap == Overlap::Skip && had_jobs.any(lasts)
 }

@@ -242,7 +242,10 @@ impl Judges {
         if let (Some(turn), Some(due)) = (turn, due) {
             broken = broken.or_else(|| self.turns_are_fair(jobs, turn, &due, &events, at));
         }
-        if ["queue.push", "queue.redrive", "schedule."].iter().any(|adds| name.starts_with(adds)) {
+        if ["queue.push", "queue.redrive", "schedule."]
+            .iter()
+            .any(|adds| name.starts_with(adds))
+        {
             broken = broken.or_else(|| twins(jobs));
         }
         broken.map_or(Ok(()), Err)

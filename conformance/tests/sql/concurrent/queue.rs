@@ -431,8 +431,10 @@ pub(super) fn count() -> Step {
 pub(super) const LOCK: &str = "SELECT FROM lockapi.job WHERE namespace = $n FOR UPDATE";
 /// As somebody has it who counts what runs.
 pub(super) const SHARE: &str = "SELECT FROM lockapi.job WHERE namespace = $n FOR SHARE";
-pub(super) const LOCK_DEAD: &str = "SELECT FROM lockapi.job_archive WHERE namespace = $n FOR UPDATE";
-pub(super) const SHARE_DEAD: &str = "SELECT FROM lockapi.job_archive WHERE namespace = $n FOR SHARE";
+pub(super) const LOCK_DEAD: &str =
+    "SELECT FROM lockapi.job_archive WHERE namespace = $n FOR UPDATE";
+pub(super) const SHARE_DEAD: &str =
+    "SELECT FROM lockapi.job_archive WHERE namespace = $n FOR SHARE";
 
 #[test]
 fn a_waiting_job_that_another_has_is_skipped() {
