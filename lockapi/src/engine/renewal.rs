@@ -61,6 +61,11 @@ impl<E> Held<E> {
         self.hold.deadline()
     }
 
+    /// When the timer checks it next.
+    pub(super) fn due(&self) -> Time {
+        self.due
+    }
+
     /// When the timer has to look after it was granted or renewed by a request that was sent at `sent`.
     pub(super) fn next_attempt(&self, sent: Time) -> Time {
         if self.renewed {

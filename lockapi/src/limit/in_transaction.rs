@@ -115,7 +115,10 @@ async fn take<C: Connection>(connection: &mut C, charge: &Charge) -> Result<Vec<
         if !again {
             return Ok(decided);
         }
-        // In one statement each: the rows stay locked, and another transaction may want the same ones in another order.
+        // All keys in one statement: their rows stay locked, and another transaction may want the same ones in another order.
+        if !overdue.is_empty() {
+            overdue.extend(charge.lines.iter().map(|line| &line.key));
+        }
         let absent: Vec<_> = absent
             .into_iter()
             .map(|key| Ensure {

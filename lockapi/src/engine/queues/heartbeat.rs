@@ -25,6 +25,20 @@ struct Entry {
     settling: bool,
     /// Its row was locked by a transaction when it was to be completed.
     locked: bool,
+    /// How long it is surely held, but for what is open.
+    granted: Time,
+    /// What the program has sent to extend it and has no answer yet, and until when it is held if that was done.
+    open: Vec<(u64, Time)>,
+    /// How often the program has sent such a request.
+    sent: u64,
+}
+
+impl Entry {
+    /// How long it is surely held.
+    fn until(&self) -> Time {
+        let open = self.open.iter().map(|(_, until)| *until);
+        open.fold(self.granted, Time::min)
+    }
 }
 
 /// What the process has claimed and not settled.
@@ -62,6 +76,9 @@ impl Heartbeats {
                 renew_at: sent,
                 settling: false,
                 locked: false,
+                granted: deadline(sent, lease),
+                open: Vec::new(),
+                sent: 0,
             };
             let mut entry = Held::new(sent, lease, renewed, entry);
             entry.what.renew_at = entry.next_attempt(sent);
@@ -162,58 +179,41 @@ impl Heartbeats {
     /// It was extended by a request that was sent at `sent`.
     fn extended(&self, ticket: Ticket, sent: Time, lease: Duration) {
         let mut held = self.lock();
-        held.renewed(ticket, sent, lease, deadline(sent, lease));
+        if let Some(entry) = held.get_mut(ticket) {
+            entry.what.granted = deadline(sent, lease);
+            let until = entry.what.until();
+            held.renewed(ticket, sent, lease, until);
+        }
         self.arm(held);
     }
 
-    /// A request to extend it is sent. From now on it may end as early as that says: until the answer, it is held no longer.
+    /// The program sends a request to extend it. From now on it may end as early as that says: until the answer, it is held
+    /// no longer.
     pub(super) fn extending(
         self: &Arc<Self>,
         ticket: Ticket,
         sent: Time,
         lease: Duration,
     ) -> Extending {
-        let mut shortened = None;
-        let mut held = self.lock();
-        if let Some(entry) = held.get_mut(ticket)
-            && let (before, until) = (entry.deadline(), deadline(sent, lease))
-            && until < before
-        {
-            entry.hold.set_deadline(until);
-            shortened = Some((before, entry.deadline()));
-            let next = if entry.renewed {
-                renew_at(sent, lease)
-            } else {
-                until
-            };
-            entry.what.renew_at = entry.what.renew_at.min(next);
-            held.schedule(ticket, next);
-        }
-        self.arm(held);
-        Extending {
+        let mut extending = Extending {
             heartbeats: Arc::clone(self),
             ticket,
+            nth: 0,
             sent,
             lease,
-            shortened,
-        }
-    }
-
-    /// Nothing was done: it is held as long as before it was shortened, unless that has changed since.
-    fn restore(&self, ticket: Ticket, (before, until): (Time, Time)) {
+            due: sent,
+        };
         let mut held = self.lock();
-        if let Some(entry) = held.get_mut(ticket)
-            && entry.deadline() == until
-        {
-            entry.hold.set_deadline(before);
-            let next = if entry.renewed {
-                self.timer.now()
-            } else {
-                before
-            };
-            held.schedule(ticket, next);
+        if let Some(entry) = held.get_mut(ticket) {
+            (extending.due, entry.what.sent) = (entry.due(), entry.what.sent + 1);
+            extending.nth = entry.what.sent;
+            let open = (extending.nth, deadline(sent, lease));
+            entry.what.open.push(open);
+            entry.hold.set_deadline(entry.what.until());
+            held.schedule(ticket, extending.due);
         }
         self.arm(held);
+        extending
     }
 
     fn lose(&self, ticket: Ticket) {
@@ -260,6 +260,12 @@ impl Heartbeats {
             if now >= entry.deadline() {
                 entry.hold.lose();
                 lost.extend(held.remove(ticket));
+                continue;
+            }
+            if !entry.what.open.is_empty() {
+                // The program extends it.
+                let deadline = entry.deadline();
+                held.schedule(ticket, deadline);
                 continue;
             }
             let renew_at = entry.what.renew_at;
@@ -332,29 +338,49 @@ impl Heartbeats {
 pub(super) struct Extending {
     heartbeats: Arc<Heartbeats>,
     ticket: Ticket,
+    nth: u64,
     sent: Time,
     lease: Duration,
-    /// The deadlines of before and of since, where it may end earlier.
-    shortened: Option<(Time, Time)>,
+    /// When something was to be done about the delivery before.
+    due: Time,
 }
 
 impl Extending {
-    /// Notes what became of it, and answers what to tell the caller.
-    pub(super) fn answered(self, outcome: Result<Settled>) -> Result<Settled> {
-        let heartbeats = &self.heartbeats;
-        match &outcome {
-            Ok(Settled::Done) => heartbeats.extended(self.ticket, self.sent, self.lease),
-            Ok(Settled::Lost | Settled::Dead) => heartbeats.lose(self.ticket),
-            // It may have been done, or may still be.
+    /// Notes what became of it.
+    pub(super) fn answered(self, outcome: &Result<Settled>) {
+        let Self { ticket, nth, .. } = self;
+        let heartbeats = self.heartbeats;
+        let mut held = heartbeats.lock();
+        let Some(entry) = held.get_mut(ticket) else {
+            return;
+        };
+        entry.what.open.retain(|(open, _)| *open != nth);
+        let mut due = self.due;
+        match outcome {
+            Ok(Settled::Done) => {
+                drop(held);
+                return heartbeats.extended(ticket, self.sent, self.lease);
+            }
+            // Only the answer to what settles it tells whether it is lost.
+            Ok(Settled::Lost | Settled::Dead) if !entry.what.settling => {
+                drop(held);
+                return heartbeats.lose(ticket);
+            }
             Err(error) if matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt) => {
+                // It may have been done: it is extended again at once.
+                let until = deadline(self.sent, self.lease);
+                entry.what.granted = entry.what.granted.min(until);
+                due = heartbeats.timer.now();
+                entry.what.renew_at = entry.what.renew_at.min(due);
             }
-            Ok(Settled::Locked) | Err(_) => {
-                if let Some(shortened) = self.shortened {
-                    heartbeats.restore(self.ticket, shortened);
-                }
-            }
+            // Nothing was done.
+            Ok(_) | Err(_) => {}
         }
-        outcome
+        entry.hold.set_deadline(entry.what.until());
+        let by_hand = !entry.renewed;
+        let due = if by_hand { entry.deadline() } else { due };
+        held.schedule(ticket, due);
+        heartbeats.arm(held);
     }
 }
 
@@ -391,29 +417,66 @@ mod tests {
         Heartbeats::new(Batcher::new(Arc::new(connections)), timer)
     }
 
+    const TICKET: Ticket = Ticket { id: 1, token: 1 };
+
+    fn unknown() -> Result<Settled> {
+        Err(Error::new(
+            ErrorKind::Indeterminate,
+            "extend",
+            "the connection is lost",
+        ))
+    }
+
+    fn not_done() -> Result<Settled> {
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            "extend",
+            "there is no connection",
+        ))
+    }
+
     #[test]
     fn what_may_have_been_shortened_is_held_for_the_shorter_time() {
-        let ticket = Ticket { id: 1, token: 1 };
-        let unknown = Error::new(ErrorKind::Indeterminate, "extend", "the connection is lost");
-        let refused = Error::new(ErrorKind::Unavailable, "extend", "there is no connection");
         for (lease, outcome, expected) in [
-            (SHORT, Err(unknown.clone()), SHORT),
-            (LONG, Err(unknown), HELD),
-            (SHORT, Err(refused), HELD),
+            (SHORT, unknown(), SHORT),
+            (LONG, unknown(), HELD),
+            (SHORT, not_done(), HELD),
             (SHORT, Ok(Settled::Locked), HELD),
             (SHORT, Ok(Settled::Done), SHORT),
             (LONG, Ok(Settled::Done), LONG),
         ] {
             let heartbeats = heartbeats();
             let sent = heartbeats.timer.now();
-            let tickets = [ticket].into_iter();
+            let tickets = [TICKET].into_iter();
             let hold = heartbeats.keep(tickets, sent, HELD, false, None).remove(0);
-            let extending = heartbeats.extending(ticket, sent, lease);
             let is_until = |lease| hold.deadline().as_micros() == deadline(sent, lease).as_micros();
+            let extending = heartbeats.extending(TICKET, sent, lease);
             assert!(is_until(HELD.min(lease)), "{lease:?} until the answer");
-            let told = format!("{outcome:?}");
-            assert_eq!(format!("{:?}", extending.answered(outcome)), told);
-            assert!(is_until(expected), "{lease:?} {told}");
+            // What is answered meanwhile was done before.
+            heartbeats.extended(TICKET, sent, HELD);
+            assert!(is_until(HELD.min(lease)), "{lease:?} until the answer");
+            extending.answered(&outcome);
+            assert!(is_until(expected), "{lease:?} {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_done_leaves_it_as_it_was() {
+        for order in [[0, 1], [1, 0]] {
+            let heartbeats = heartbeats();
+            let sent = heartbeats.timer.now();
+            let tickets = [TICKET].into_iter();
+            let hold = heartbeats.keep(tickets, sent, HELD, false, None).remove(0);
+            let mut both =
+                [SHORT, SHORT * 2].map(|lease| Some(heartbeats.extending(TICKET, sent, lease)));
+            for nth in order {
+                both[nth].take().unwrap().answered(&not_done());
+            }
+            assert_eq!(
+                hold.deadline().as_micros(),
+                deadline(sent, HELD).as_micros(),
+                "{order:?}"
+            );
         }
     }
 }

@@ -73,9 +73,9 @@ impl Handle {
             let extending = queues.heartbeats.extending(ticket, sent, lease);
             let (sender, answer) = oneshot::channel();
             queues.renewals.submit(settle.clone(), move |outcome| {
-                let answer = extending.answered(outcome);
+                extending.answered(&outcome);
                 // The caller may have left.
-                drop(sender.send(answer));
+                drop(sender.send(outcome));
             });
             let answer = answer.await.unwrap_or_else(|_| Err(ended(Settle::NAME)));
             let failed = |error: Error| error.during(Settle::NAME).on(&self.name.queue);
