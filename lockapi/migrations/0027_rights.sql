@@ -9,25 +9,24 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 
 DO $$
     DECLARE
+        privileges text;
         grantee text;
     BEGIN
-        FOR grantee IN
-            SELECT CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
-              FROM pg_class AS c
-             CROSS JOIN LATERAL aclexplode(c.relacl) AS a
-             WHERE c.oid = 'lockapi.queue_groups'::regclass AND a.privilege_type = 'INSERT' AND a.grantee <> c.relowner
-             ORDER BY 1
+        FOR privileges, grantee IN
+            SELECT o.privileges, CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+              FROM (SELECT c.relowner AS owner, c.relacl AS acl, 'INSERT' AS has,
+                           'SELECT, INSERT, UPDATE, DELETE ON lockapi.group_rate' AS privileges
+                      FROM pg_class AS c
+                     WHERE c.oid = 'lockapi.queue_groups'::regclass
+                     UNION ALL
+                    SELECT p.proowner, p.proacl, 'EXECUTE', 'EXECUTE ON FUNCTION lockapi.push_with_headers'
+                      FROM pg_proc AS p
+                     WHERE p.pronamespace = 'lockapi'::regnamespace AND p.proname = 'push') AS o
+             CROSS JOIN LATERAL aclexplode(o.acl) AS a
+             WHERE a.privilege_type = o.has AND a.grantee <> o.owner
+             ORDER BY 1, 2
         LOOP
-            EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON lockapi.group_rate TO %s', grantee);
-        END LOOP;
-        FOR grantee IN
-            SELECT CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
-              FROM pg_proc AS p
-             CROSS JOIN LATERAL aclexplode(p.proacl) AS a
-             WHERE p.pronamespace = 'lockapi'::regnamespace AND p.proname = 'push' AND a.grantee <> p.proowner
-             ORDER BY 1
-        LOOP
-            EXECUTE format('GRANT EXECUTE ON FUNCTION lockapi.push_with_headers TO %s', grantee);
+            EXECUTE format('GRANT %s TO %s', privileges, grantee);
         END LOOP;
     END
 $$;
