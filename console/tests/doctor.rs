@@ -548,6 +548,34 @@ fn poolers_are_found() {
     assert_eq!(found.len(), 1, "{found:#?}");
 }
 
+/// What others have made is not called, also where it fits better than what PostgreSQL has.
+#[test]
+fn operators_of_others_are_not_called() {
+    let database = Database::new();
+    database.sql(
+        "CREATE FUNCTION public.called(numeric, integer) RETURNS numeric
+             LANGUAGE plpgsql AS 'BEGIN RAISE ''of another''; END';
+         CREATE OPERATOR public.* (LEFTARG = numeric, RIGHTARG = integer, FUNCTION = public.called);
+         CREATE FUNCTION public.called(bigint, interval) RETURNS interval
+             LANGUAGE plpgsql AS 'BEGIN RAISE ''of another''; END';
+         CREATE OPERATOR public.* (LEFTARG = bigint, RIGHTARG = interval, FUNCTION = public.called)",
+    );
+    let one = "SELECT 1::bigint * interval '1 second'";
+    let called = database.try_sql(one).expect_err("it is called");
+    assert!(called.contains("of another"), "{called}");
+    let watch = ["doctor", "--json", "--watch", "1s"];
+    database.lockapi(watch).succeeds().shows("[]");
+    let proxy = Proxy::start(database.port(), "postgres", 2, "transaction").expect("a pooler");
+    let mut command = program();
+    command
+        .env("DATABASE_URL", database.url_at(proxy.port()))
+        .args(watch);
+    let found = run(command).succeeds().json();
+    let found = found.as_array().expect("an array");
+    assert!(has(found, "pooler", "the connection"), "{found:#?}");
+    assert_eq!(found.len(), 1, "{found:#?}");
+}
+
 #[test]
 fn a_standby_and_an_unreachable_server_are_told() {
     let cluster = Cluster::standby(&[]).expect("a server");

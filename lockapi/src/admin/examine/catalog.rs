@@ -190,6 +190,12 @@ pub(super) const FAULTS: &[FaultDescription] = &[
         "REINDEX INDEX CONCURRENTLY lockapi.{subject}",
     ),
     describe(
+        "unexamined",
+        Warning,
+        "It could not be read, so it was not examined.",
+        "Run it again. If the time is over each time, with a longer statement_timeout of the role.",
+    ),
+    describe(
         "unreadable",
         Warning,
         "This role may not read it, so it was not examined.",

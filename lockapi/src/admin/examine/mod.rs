@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use crate::driver::{Connection, Operation};
 use crate::engine::{Clock, Timer};
 use crate::error::{Error, Result};
-use crate::failure::Failure;
+use crate::failure::{Failure, is_missing_object};
 use crate::lease::micros;
 use crate::migrate::{self, MIGRATIONS};
 
@@ -73,7 +73,7 @@ pub struct Finding {
     pub remedy: String,
 }
 
-/// Finds the faults of the database that a [connector](crate::driver::Connector) connects to, the worst
+/// Finds the faults of the database that was [reached](reach), the worst
 /// first. Transactions, waits and due jobs count as faults once they are as old as `age`.
 ///
 /// # Guarantees
@@ -82,7 +82,7 @@ pub struct Finding {
 ///
 /// # Errors
 /// `Unavailable` where the server does not answer.
-pub async fn examine<N: Connection>(connection: &mut N, age: Duration) -> Result<Vec<Finding>> {
+pub async fn examine(connection: &mut ExaminedConnection, age: Duration) -> Result<Vec<Finding>> {
     let failed = |failure: Failure| failure.error(OPERATION);
     let age = micros(age);
     let mut found = Vec::new();
@@ -138,23 +138,27 @@ pub async fn examine<N: Connection>(connection: &mut N, age: Duration) -> Result
 }
 
 /// Reads what is wrong in the rows of tables, which may be missing or not to be read.
-async fn read_rows<N: Connection, O: Operation<Output = Vec<Fault>>>(
-    connection: &mut N,
+async fn read_rows<O: Operation<Output = Vec<Fault>>>(
+    connection: &mut ExaminedConnection,
     one: O,
     found: &mut Vec<Fault>,
 ) -> Result<()> {
     match connection.perform(&[one]).await {
         Ok(faults) => found.extend(faults.concat()),
         Err(failure) if failure.broken => return Err(failure.error(OPERATION)),
-        // What it would read is missing, and found already; or it may not read it.
         Err(failure) => {
-            let error = failure.error(OPERATION);
-            if is_denied(&error) {
-                let fault = Fault::new("unreadable", "the tables", &error.to_string());
-                found.push(fault);
-            } else if found.is_empty() {
-                return Err(error);
+            let is_missing = failure.sqlstate.as_deref().is_some_and(is_missing_object);
+            // In another version of the schema, which is found already.
+            if is_missing && !found.is_empty() {
+                return Ok(());
             }
+            let error = failure.error(OPERATION);
+            let fault = if is_denied(&error) {
+                "unreadable"
+            } else {
+                "unexamined"
+            };
+            found.push(Fault::new(fault, "the tables", &error.to_string()));
         }
     }
     Ok(())
@@ -171,7 +175,7 @@ fn start_timer() -> Result<Timer> {
 ///
 /// # Errors
 /// `Unavailable` where the server does not answer.
-pub async fn clock<N: Connection>(connection: &mut N) -> Result<SystemTime> {
+pub async fn clock(connection: &mut ExaminedConnection) -> Result<SystemTime> {
     let now = connection.perform(&[ReadClock]).await;
     let now = now.map_err(|failure| failure.error("clock"))?;
     Ok(super::since_epoch(now.first().copied().unwrap_or_default()))

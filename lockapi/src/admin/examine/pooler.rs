@@ -14,6 +14,10 @@ use crate::wait::unless;
 /// How long the probe may take; it is a few dozen round trips.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Operators of the statements are not schema-qualified, so that of nobody else may be found first.
+const SEARCH_PATH: &str = include_str!("search_path.sql");
+const LOCAL_SEARCH_PATH: &str = include_str!("local_search_path.sql");
+
 /// What a pooler answers to a transaction where its mode has none; a server never answers `BEGIN` with it.
 const PROTOCOL_VIOLATION: &str = "08P01";
 const TOO_MANY_CONNECTIONS: &str = "53300";
@@ -30,9 +34,30 @@ pub struct Reached {
 
 /// A connection that can be examined, also where it leads through a pooler: then each statement is in a transaction of its
 /// own.
+///
+/// # Guarantees
+/// Its statements call nothing that other roles have made, whatever the `search_path` of the role is.
 pub struct ExaminedConnection {
     connection: DriverConnection,
     mode: Mode,
+    /// Whether the session has its path.
+    is_set: bool,
+}
+
+impl ExaminedConnection {
+    fn new(connection: DriverConnection, mode: Mode) -> Self {
+        Self {
+            connection,
+            mode,
+            is_set: false,
+        }
+    }
+
+    async fn run_in_transaction(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
+        let connection = &mut self.connection;
+        connection.script(Script::Run(LOCAL_SEARCH_PATH)).await?;
+        connection.run(call).await
+    }
 }
 
 impl fmt::Debug for ExaminedConnection {
@@ -45,18 +70,21 @@ impl fmt::Debug for ExaminedConnection {
 
 impl Connection for ExaminedConnection {
     async fn run(&mut self, call: Call<'_>) -> Result<Rows, Failure> {
-        let connection = &mut self.connection;
         if self.mode == Mode::Direct {
-            return connection.run(call).await;
+            if !self.is_set {
+                self.script(Script::Run(SEARCH_PATH)).await?;
+                self.is_set = true;
+            }
+            return self.connection.run(call).await;
         }
-        connection.script(Script::Begin(BEGIN)).await?;
-        match connection.run(call).await {
+        self.script(Script::Begin(BEGIN)).await?;
+        match self.run_in_transaction(call).await {
             Ok(rows) => {
-                connection.script(Script::Commit).await?;
+                self.script(Script::Commit).await?;
                 Ok(rows)
             }
             Err(mut failure) => {
-                failure.broken |= connection.script(Script::Rollback).await.is_err();
+                failure.broken |= self.script(Script::Rollback).await.is_err();
                 Err(failure)
             }
         }
@@ -127,7 +155,7 @@ pub async fn reach(connector: impl Connector) -> Result<Reached> {
     let connected = driver.connect(mode).await;
     let connection = connected.map_err(|failure| failure.error(OPERATION))?;
     Ok(Reached {
-        connection: Some(ExaminedConnection { connection, mode }),
+        connection: Some(ExaminedConnection::new(connection, mode)),
         findings: findings(fault.into_iter().collect()),
     })
 }
@@ -136,8 +164,7 @@ async fn is_standby(driver: &Driver) -> bool {
     let Ok(connection) = driver.connect(Mode::Proxied).await else {
         return false;
     };
-    let mode = Mode::Proxied;
-    let mut connection = ExaminedConnection { connection, mode };
+    let mut connection = ExaminedConnection::new(connection, Mode::Proxied);
     matches!(
         connection.perform(&[IsPrimary]).await.as_deref(),
         Ok([false])

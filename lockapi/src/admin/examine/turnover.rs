@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::operations::Acquired;
-use super::{Fault, Finding, ListAcquired, ReadClock, findings, is_denied, start_timer};
+use super::{
+    ExaminedConnection, Fault, Finding, ListAcquired, ReadClock, findings, is_denied, start_timer,
+};
 use crate::driver::Connection;
 use crate::error::Result;
 use crate::failure::Failure;
@@ -36,8 +38,8 @@ struct Turnover {
 ///
 /// # Errors
 /// `Unavailable` where the server does not answer.
-pub async fn watch_leases<N: Connection>(
-    connection: &mut N,
+pub async fn watch_leases(
+    connection: &mut ExaminedConnection,
     time: Duration,
 ) -> Result<Vec<Finding>> {
     let failed = |failure: Failure| failure.error("watch_leases");
