@@ -48,6 +48,7 @@ const NO_TWIN: &[(&str, &str)] = &[
     ),
     ("Answers::recall", CALLED_BY_IDEMPOTENCY),
     ("Answers::record", CALLED_BY_IDEMPOTENCY),
+    ("Answers::sleep", CALLED_BY_IDEMPOTENCY),
     ("Answers::sweep", CALLED_BY_IDEMPOTENCY),
     ("functions::applied", FOR_OPERATORS),
     ("functions::clock", FOR_OPERATORS),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockapi::ErrorKind;
 use lockapi::idempotency::{Begun, Execution, Idempotency, IdempotencyOptions, MAX_ANSWER_BYTES};
+use lockapi::{BackendOptions, ErrorKind};
 
 use crate::context::Context;
 use crate::harness::register;
@@ -16,6 +16,7 @@ register! { "idempotency":
     D03 request_that_is_worked_on_is_told_or_waited_for;
     D04 dead_execution_is_taken_over_and_cannot_complete;
     D05 answer_commits_with_the_effect [Transactions];
+    D01 answer_that_cannot_be_recorded_at_first_is_recorded_later [Transactions];
     D05 execution_that_was_taken_over_cannot_complete_in_a_transaction [Transactions];
     D06 answers_are_kept_for_their_time;
     D07 keys_and_answers_outside_the_limits_are_invalid;
@@ -75,6 +76,25 @@ async fn first_request_is_executed_and_later_ones_replay(cx: Context) {
     // Namespaces never meet.
     let elsewhere = open(&cx.elsewhere().await).await;
     drop(execute(&elsewhere, "a").await);
+}
+
+async fn answer_that_cannot_be_recorded_at_first_is_recorded_later(cx: Context) {
+    let limit = Duration::from_secs(2);
+    let options = BackendOptions::default().timeout(limit);
+    let backend = cx.connect(options).await.unwrap();
+    let options = IdempotencyOptions::default().ttl(TTL * 10);
+    let requests = backend.idempotency(options).unwrap();
+    let execution = Arc::new(execute(&requests, "key").await);
+    let mut tx = cx.begin().await.unwrap();
+    let undone = tx.complete_in(&execution, b"undone".to_vec()).await;
+    undone.unwrap();
+    let execution = Arc::into_inner(execution).unwrap();
+    let mut recording = tokio::spawn(execution.complete(b"answer".to_vec()));
+    let failing = tokio::time::timeout(limit * 2, &mut recording).await;
+    assert!(failing.is_err(), "{failing:?}");
+    tx.rollback().await;
+    soon("recorded", recording).await.unwrap().unwrap();
+    assert_eq!(replayed(&requests, "key").await, b"answer");
 }
 
 async fn key_of_another_request_is_a_mismatch(cx: Context) {

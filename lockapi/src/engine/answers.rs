@@ -113,6 +113,10 @@ impl Answers for Handle {
         self.0.batcher.call(record).await
     }
 
+    async fn sleep(&self, time: Duration) {
+        self.0.connections.timer.sleep(time).await;
+    }
+
     async fn sweep(&self) -> Result<u64> {
         let mut part = first_part();
         loop {

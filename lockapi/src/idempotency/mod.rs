@@ -38,6 +38,7 @@ use crate::fence::Fence;
 use crate::key::{Key, MAX_NAME_BYTES};
 use crate::lease::{Lease, LeaseGuard, LeaseOptions, micros};
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::wait::unless;
 
 pub(crate) mod model;
 pub(crate) mod operations;
@@ -56,8 +57,13 @@ pub const MAX_RETENTION: Duration = Duration::from_secs(366 * 24 * 3600);
 const LEASE: &str = "idempotency:";
 /// The same of a key that is too long for a lease: no other key begins with it.
 const HASHED_LEASE: &str = "idempotency-sha256:";
+const COMPLETE: &str = "complete";
 /// How often a waiting request polls for the answer.
 const RECALL_EVERY: Duration = Duration::from_millis(500);
+/// After so long an answer is recorded again that was not recorded, each time after twice as long.
+const RECORD_AGAIN: Duration = Duration::from_millis(50);
+/// The longest of these pauses.
+const MAX_RECORD_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long an execution is leased, and how long answers are kept.
 #[derive(Clone, Debug)]
@@ -145,6 +151,10 @@ pub trait Answers: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Unavailable`.
     async fn sweep(&self) -> Result<u64>;
+
+    /// Returns after this time, by the clock of the backend.
+    #[doc(hidden)]
+    async fn sleep(&self, time: Duration);
 }
 
 /// Requests with keys: the first is executed, later ones get its answer.
@@ -271,6 +281,7 @@ impl Idempotency {
             key: key.to_owned(),
             fingerprint,
             retention: self.options.retention,
+            ttl: self.options.ttl,
             guard,
             completed: AtomicBool::new(false),
         }))
@@ -306,6 +317,7 @@ pub struct Execution {
     key: String,
     fingerprint: Vec<u8>,
     retention: Duration,
+    ttl: Duration,
     guard: Box<dyn LeaseGuard>,
     completed: AtomicBool,
 }
@@ -328,7 +340,8 @@ impl Execution {
     /// Records the answer, and ends the execution.
     ///
     /// # Guarantees
-    /// A request has one answer. Whether another may execute the request by now is known to this process, which may learn of it
+    /// A request has one answer. While it cannot be recorded, because the server is away or has no room, it is recorded again,
+    /// for about as long as the lease lasts: the request has been executed. Whether another may execute the request by now is known to this process, which may learn of it
     /// late: only [`complete_in`](Self::complete_in) is sure that nobody has taken over before the answer is recorded.
     ///
     /// # Cancel safety
@@ -351,21 +364,36 @@ impl Execution {
     }
 
     pub(crate) async fn record(&self, answer: Vec<u8>) -> Result<()> {
-        const OPERATION: &str = "complete";
-        let request = self.request(OPERATION, answer)?;
-        if self.guard.is_lost() {
-            return Err(self.lost_error(OPERATION));
+        let request = self.request(COMPLETE, answer)?;
+        let (mut left, mut pause) = (self.ttl, RECORD_AGAIN);
+        loop {
+            if self.guard.is_lost() {
+                return Err(self.lost_error(COMPLETE));
+            }
+            match self.try_record(&request).await {
+                Err(error) if may_pass(&error) && !left.is_zero() => {
+                    pause = pause.min(left);
+                    // That it is lost is seen when it is over.
+                    let _over = unless(self.guard.lost(), self.answers.sleep(pause)).await;
+                    left -= pause;
+                    pause = MAX_RECORD_AGAIN.min(pause * 2);
+                }
+                recorded => return recorded,
+            }
         }
-        let RecordAnswer { fence, answer, .. } = &request;
+    }
+
+    async fn try_record(&self, request: &RecordAnswer) -> Result<()> {
+        let RecordAnswer { fence, answer, .. } = request;
         let recorded = self
             .answers
             .record(&self.key, *fence, &self.fingerprint, answer, self.retention)
             .await
-            .map_err(|error| error.during(OPERATION).on(&*self.key))?;
+            .map_err(|error| error.during(COMPLETE).on(&*self.key))?;
         if recorded {
             Ok(())
         } else {
-            Err(self.lost_error(OPERATION))
+            Err(self.lost_error(COMPLETE))
         }
     }
 
@@ -442,6 +470,11 @@ impl fmt::Debug for Execution {
             .field("key", &self.key)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether an answer may be recorded later: what was recorded already is recorded once.
+fn may_pass(error: &Error) -> bool {
+    error.is_retryable() || error.kind() == ErrorKind::Indeterminate
 }
 
 /// The lease under which the request of a key is executed.
