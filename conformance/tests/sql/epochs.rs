@@ -295,6 +295,56 @@ fn ask(link: &mut LibraryConnection, way: &str, lease: &Acquire) -> Option<i64> 
     }
 }
 
+/// Rows are made where they can be used.
+#[test]
+fn permits_without_rows_are_refused_at_once_while_an_epoch_is_young() {
+    const MINUTE: i64 = 60_000_000;
+    let (url, _runtime) = crate::server();
+    let mut link = LibraryConnection::connect(Library::Sync, &url);
+    let namespace = format!("n{:016x}", fastrand::u64(..));
+    let take = |ttl, acquisition| Take {
+        namespace: namespace.clone(),
+        key: "wide".to_owned(),
+        permits: 1000,
+        count: 1,
+        acquisition,
+        ttl,
+        hold: 0,
+        owner: String::new(),
+        data: String::new(),
+    };
+    for script in [BEGIN, NEW_EPOCH] {
+        pollster::block_on(link.script(script)).expect("done");
+    }
+    let batch = [take(MINUTE, 1), take(2 * MINUTE, 2)];
+    let answers = pollster::block_on(link.perform(&batch)).expect("answered");
+    for (answer, ttl) in answers.iter().zip([MINUTE, 2 * MINUTE]) {
+        let Taken::Refused { again, held_for } = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(!again);
+        assert!((ttl - MINUTE / 2..=ttl).contains(held_for), "{held_for}");
+    }
+    const LATER: Script =
+        Script::Run("UPDATE lockapi.epoch SET waits_from = waits_from - interval '90 s'");
+    pollster::block_on(link.script(LATER)).expect("done");
+    let mut alone = |ttl, acquisition| {
+        let answers = pollster::block_on(link.perform(&[take(ttl, acquisition)]));
+        answers.expect("answered").remove(0)
+    };
+    let held = alone(2 * MINUTE, 3);
+    assert!(
+        matches!(held, Taken::Refused { again: false, held_for } if held_for <= MINUTE / 2),
+        "{held:?}"
+    );
+    let made = alone(MINUTE, 4);
+    assert!(
+        matches!(made, Taken::Refused { again: true, .. }),
+        "{made:?}"
+    );
+    pollster::block_on(link.script(Script::Rollback)).expect("done");
+}
+
 /// The epoch began a minute ago, and whoever waits counts from 90 minutes ago on.
 #[test]
 fn a_lease_that_may_be_held_from_an_earlier_epoch_is_given_after_the_longer_time() {

@@ -92,7 +92,7 @@ impl Table {
             row.free_at(now, begun_at, request.ttl)
         });
         if self.locked.contains_key(&row_key) || (again.is_none() && free_at > now) {
-            return Acquired::Held((free_at - now).max(0));
+            return Acquired::Held(free_at.saturating_sub(now).max(0));
         }
         let fence = again.unwrap_or_else(|| next_fence() << HAND_OVER_BITS);
         let row = Row {
@@ -417,12 +417,16 @@ impl LockOwner {
         };
         let free: Vec<_> = (1..=permits).filter(is_free).take(wanted).collect();
         let short = wanted - free.len();
-        let is_missing = |slot: &i64| row(slot).is_none();
+        let begins = |ttl: i64| begun_at.saturating_add(ttl);
+        let is_missing = |slot: &i64| row(slot).is_none() && begins(ttl) <= now;
         Self {
             missing: (1..=permits).filter(is_missing).take(short).collect(),
             busy: (1..=permits)
-                .filter_map(|slot| {
-                    Some((slot, row(&slot)?.free_at(now, begun_at, request.ttl) - now))
+                .map(|slot| {
+                    let free_at = row(&slot).map_or(begins(request.ttl), |row| {
+                        row.free_at(now, begun_at, request.ttl)
+                    });
+                    (slot, free_at.saturating_sub(now))
                 })
                 .filter(|(_, left)| *left > 0)
                 .collect(),

@@ -5,7 +5,7 @@
 -- order in the batch, up to the first one for which there are not enough slots. The statement never waits for
 -- a row. A request repeated with the same acquisition number gets the same token and slots again, as long as
 -- it has all of them; otherwise those that it has are free, because nobody works under them. In an epoch that
--- is not the first, a slot that nobody has renewed in it is given later, as in acquire.sql.
+-- is not the first, a slot that nobody has renewed in it, or that has no row, is given later, as in acquire.sql.
 -- Index: the primary key of lease: the slots of a key, of which there are at most 1,024; that of epoch.
 -- Race: two acquisitions of an ended slot conflict at FOR UPDATE, where the second skips the row. A
 -- repetition that runs before the first run has committed does not see it, skips its rows, and may get other
@@ -77,10 +77,10 @@ WITH epoch AS MATERIALIZED (
             LIMIT k.wanted
               FOR UPDATE OF l SKIP LOCKED) AS f
 ), found AS MATERIALIZED (
-    SELECT k.namespace, k.key, k.permits, k.wanted, count(f.slot) AS slots
+    SELECT k.namespace, k.key, k.permits, k.wanted, k.ttl, count(f.slot) AS slots
       FROM line AS k
       LEFT JOIN free AS f ON f.namespace = k.namespace AND f.key = k.key
-     GROUP BY k.namespace, k.key, k.permits, k.wanted
+     GROUP BY k.namespace, k.key, k.permits, k.wanted, k.ttl
 ), given AS MATERIALIZED (
     SELECT w.*, pg_catalog.nextval('lockapi.fence_seq') << 10 AS fence
       FROM fresh AS w
@@ -117,6 +117,7 @@ WITH epoch AS MATERIALIZED (
             ORDER BY s.slot
             LIMIT k.wanted - k.slots) AS s
      WHERE k.slots < k.wanted
+       AND (SELECT e.waits_from FROM epoch AS e) + k.ttl * interval '1 microsecond' <= pg_catalog.clock_timestamp()
 ), created AS (
     INSERT INTO lockapi.lease (namespace, key, slot, fence, acquisition, owner, data,
                                acquired_at, renewed_at, expires_at, released_at)
@@ -139,7 +140,13 @@ SELECT w.n, coalesce(a.fence, t.fence) AS fence, coalesce(a.slots, t.slots) AS s
                                                         CASE WHEN l.released_at IS NULL
                                                              THEN l.expires_at - l.renewed_at END) END) AS ends_at
                      FROM lockapi.lease AS l
-                    WHERE l.namespace = w.namespace AND l.key = w.key AND l.slot BETWEEN 1 AND w.permits) AS l
+                    WHERE l.namespace = w.namespace AND l.key = w.key AND l.slot BETWEEN 1 AND w.permits
+                    UNION ALL
+                   SELECT e.waits_from + w.ttl * interval '1 microsecond'
+                     FROM epoch AS e
+                    WHERE e.waits_from + w.ttl * interval '1 microsecond' > pg_catalog.clock_timestamp()
+                      AND (SELECT count(*) FROM lockapi.lease AS o
+                            WHERE o.namespace = w.namespace AND o.key = w.key AND o.slot BETWEEN 1 AND w.permits) < w.permits) AS l
             WHERE l.ends_at > pg_catalog.clock_timestamp()), 0)
        END AS held_for
   FROM want AS w
