@@ -187,6 +187,21 @@ async fn m19_a_pooler_that_carries_settings_along_is_detected() {
     }
 }
 
+/// Each transaction gets another session, which has not entered the epoch.
+#[tokio::test(flavor = "multi_thread")]
+async fn m19_a_pooler_whose_many_sessions_take_turns_is_used() {
+    let url = migrated().await;
+    let real = lockapi_sqlx::connector_url(&url).expect("a connector");
+    let pooler = Pooler::new(real, 40, Turns::RoundRobin);
+    let backend = connect(pooler, options()).await.expect("a backend");
+    let lease = LeaseOptions::new(Duration::from_secs(30)).renewed_by_hand();
+    let lease = backend.lease("turns", lease).expect("a lease");
+    for _ in 0..60 {
+        let guard = lease.acquire().await.expect("acquired");
+        guard.release().await.expect("released");
+    }
+}
+
 /// Connecting has a time limit, and takes many round trips.
 #[tokio::test(flavor = "multi_thread")]
 async fn m19_what_is_found_on_the_way_is_a_fault() {

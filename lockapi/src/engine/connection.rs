@@ -223,21 +223,21 @@ impl OpenConnection {
     ) -> Result<(), Failure> {
         let idle = careful && self.watch.now().saturating_sub(self.used) > IDLE;
         if self.lock_timeout != lock_timeout || idle {
-            self.lock_timeout = lock_timeout;
-            self.set_limits(self.limit).await.map_err(Failure::undone)?;
+            let set = self.set_limits(lock_timeout, self.limit).await;
+            set.map_err(Failure::undone)?;
         }
         Ok(())
     }
 
-    /// Sets the time limits of the server to those of the client.
-    async fn set_limits(&mut self, limit: Duration) -> Result<(), Failure> {
+    /// Sets the time limits of the server to those of the client; those that it has where that fails are known.
+    async fn set_limits(&mut self, lock_timeout: Duration, limit: Duration) -> Result<(), Failure> {
         if self.mode == Mode::Direct {
-            let settings = SessionSettings::session(self.lock_timeout, limit);
+            let settings = SessionSettings::session(lock_timeout, limit);
             let applying = apply_session_settings(&mut self.connection, settings);
             let state = self.watch.within(applying).await;
             self.answered(&Arc::clone(&self.watch), state)?;
         }
-        self.limit = limit;
+        (self.lock_timeout, self.limit) = (lock_timeout, limit);
         Ok(())
     }
 
@@ -278,7 +278,7 @@ impl OpenConnection {
         batch: &[O],
     ) -> Result<Vec<O::Output>, Failure> {
         let usual = self.limit;
-        self.set_limits(watch.limit())
+        self.set_limits(self.lock_timeout, watch.limit())
             .await
             .map_err(Failure::undone)?;
         let mut query = Query::new(batch);
@@ -289,7 +289,7 @@ impl OpenConnection {
             .err()
             .is_none_or(|failure| !failure.broken)
         {
-            self.set_limits(usual).await?;
+            self.set_limits(self.lock_timeout, usual).await?;
         }
         performed?;
         Ok(query.into_answers())
@@ -449,7 +449,7 @@ impl OpenConnection {
 /// has.
 const SESSIONS: usize = 16;
 
-/// Begins a transaction, in a session that has entered the epoch of the server, if there is one. What a session enters is
+/// Begins a transaction, in a session that has entered the epoch of the server, if there is one. An epoch that it begins is
 /// committed before the work: it must not be undone with it.
 async fn begin_with_settings<N: Connection>(
     connection: &mut N,
@@ -471,8 +471,16 @@ async fn begin_with_settings<N: Connection>(
         let Some(process) = state.process.filter(|_| number > 0) else {
             return Ok(());
         };
-        connection.script(Script::Commit).await?;
-        epochs.remember(process, Entered { number, at: now });
+        let entered = Entered { number, at: now };
+        let is_committed = epochs.is_committed(number);
+        if !is_committed {
+            connection.script(Script::Commit).await?;
+        }
+        epochs.remember(process, entered);
+        // A pooler may have many sessions, and give each transaction another.
+        if is_committed {
+            return Ok(());
+        }
     }
     let message =
         "the pooler gave each transaction a session that had not entered the epoch; try again";

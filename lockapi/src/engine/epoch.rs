@@ -27,6 +27,8 @@ const AGAIN: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct Epochs {
     latest: AtomicI64,
+    /// The latest of which the beginning is known to be committed; behind a proxy.
+    committed: AtomicI64,
     /// Notified when a later one was entered.
     pub(super) advanced: Notify,
     /// Behind a proxy each transaction may be served by another session.
@@ -79,6 +81,11 @@ impl Epochs {
         Ok(number)
     }
 
+    /// Whether it has begun, whatever becomes of the transaction that enters it now.
+    pub(super) fn is_committed(&self, number: i64) -> bool {
+        number == self.committed.load(Ordering::Acquire)
+    }
+
     /// Whether the session that a proxy gave to a transaction has entered its epoch.
     pub(super) fn has_entered(&self, state: ServerState, now: Time) -> bool {
         let entered = state
@@ -92,9 +99,13 @@ impl Epochs {
     pub(super) fn remember(&self, process: Process, entered: Entered) {
         let mut sessions = self.lock();
         if sessions.len() >= MOST {
+            sessions.retain(|_, it| !it.is_old(entered.at));
+        }
+        if sessions.len() >= MOST {
             sessions.clear();
         }
         sessions.insert(process, entered);
+        self.committed.fetch_max(entered.number, Ordering::AcqRel);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Process, Entered>> {
