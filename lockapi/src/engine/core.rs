@@ -17,7 +17,6 @@ use super::sweeps::Sweeps;
 use crate::driver::Mode;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
-use crate::sync::atomic::AtomicBool;
 use crate::telemetry::{Kind, Subject, Warn};
 use crate::wait::unless;
 
@@ -31,8 +30,6 @@ pub(super) struct Core {
     pub(super) leases: Arc<Leases>,
     /// Renewals of leases and heartbeats of deliveries, and nothing else.
     pub(super) renewals: Arc<Batcher>,
-    /// Whether there is a connection for them.
-    pub(super) renewals_ready: AtomicBool,
     pub(super) jobs: Arc<Batcher>,
     pub(super) sweeps: Arc<Sweeps>,
     pub(super) queues: Arc<Queues>,
@@ -110,7 +107,6 @@ impl Core {
             batcher,
             leases,
             renewals,
-            renewals_ready: AtomicBool::new(false),
             jobs,
             sweeps,
             queues,

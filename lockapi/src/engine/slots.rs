@@ -225,7 +225,7 @@ impl Slots {
             options,
             ..
         } = &*self.0;
-        if options.is_renewed() && !core.renewals_ready.load(Ordering::Relaxed) {
+        if options.is_renewed() && !core.leases.renewals_ready.load(Ordering::Relaxed) {
             // Without room for the connection that renews it, a lease would be lost before long.
             if let Some(place) = place {
                 place.attempts();
@@ -236,7 +236,7 @@ impl Slots {
                 place.refused(error);
             }
             ready?;
-            core.renewals_ready.store(true, Ordering::Relaxed);
+            core.leases.renewals_ready.store(true, Ordering::Relaxed);
         }
         loop {
             if let Some(place) = place {

@@ -24,7 +24,7 @@ use crate::engine::is_closed;
 use crate::engine::keyed_fifo::KeyedFifo;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{Acquired, LeaseOptions, Release, Renew, Taken, slot};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::telemetry::Kind;
 
@@ -150,6 +150,8 @@ pub(crate) struct Leases {
     pub(crate) batcher: Arc<Batcher>,
     /// A renewal waits behind nothing but renewals, and releases of what is being renewed.
     renewals: Arc<Batcher>,
+    /// Whether there is a connection for them: the time limit of a renewal may be too short to open one.
+    pub(crate) renewals_ready: AtomicBool,
     sweeps: Arc<Sweeps>,
     pub(crate) timer: Timer,
     /// Callers that wait for a slot of a key, or for any of its permits. They are woken when it was released here.
@@ -169,6 +171,7 @@ impl Leases {
             next: AtomicU64::new(0),
             batcher,
             renewals,
+            renewals_ready: AtomicBool::new(false),
             sweeps,
             timer,
             waiting: KeyedFifo::default(),

@@ -11,6 +11,7 @@ use crate::engine::renewal::{self, Held, Holdings, deadline};
 use crate::error::Result;
 use crate::lease::Renew;
 use crate::sync::MutexGuard;
+use crate::sync::atomic::Ordering;
 use crate::telemetry::{self, Renewal};
 
 impl Leases {
@@ -87,6 +88,9 @@ impl Leases {
             Err(_) => Renewal::Failed,
         };
         telemetry::renewed(kind(&renew.slots), &renew.key, renewal);
+        if outcome.is_err() {
+            self.renewals_ready.store(false, Ordering::Relaxed);
+        }
         let mut held = self.lock();
         if let Some(entry) = held.get_mut(id) {
             entry.what.renewing -= 1;
