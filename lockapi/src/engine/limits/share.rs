@@ -15,6 +15,8 @@ use crate::sync::Mutex;
 const PAUSE: Duration = Duration::from_millis(500);
 /// What a refusal says when nobody knows.
 const RETRY: Duration = Duration::from_secs(1);
+/// Where there is no room idle keys are looked for this often, in nanoseconds.
+const RETAIN_EVERY: i64 = 100_000_000;
 /// The most keys that are counted.
 const MAX_KEYS: usize = 10_000;
 
@@ -24,6 +26,8 @@ type ShareKey = (String, Quota);
 #[derive(Default)]
 struct State {
     levels: HashMap<ShareKey, Level>,
+    /// When idle keys are looked for again, which looks at all of them.
+    retain_at: i64,
     /// The database is not asked before this time, because it failed.
     until: Time,
 }
@@ -48,13 +52,15 @@ impl State {
             refuse(decision);
             return;
         }
-        if self.levels.len() >= MAX_KEYS {
-            self.levels.retain(|_, level| !level.is_idle(now));
-        }
-        let full = self.levels.len() >= MAX_KEYS;
-        if full && !self.levels.contains_key(&key) {
-            refuse(decision);
-            return;
+        if self.levels.len() >= MAX_KEYS && !self.levels.contains_key(&key) {
+            if now >= self.retain_at {
+                self.levels.retain(|_, level| !level.is_idle(now));
+                self.retain_at = now.saturating_add(RETAIN_EVERY);
+            }
+            if self.levels.len() >= MAX_KEYS {
+                refuse(decision);
+                return;
+            }
         }
         let level = self.levels.entry(key).or_default();
         let own = Decision::of(&request.key, part, request.cost, level, now);
