@@ -6,20 +6,22 @@ use std::time::Duration;
 
 use lockapi::queue::{self, Claim, Delivery, Job};
 use lockapi::table::TableMode;
-use lockapi::worker::{Failed, Summary, Worker, WorkerOptions};
+use lockapi::worker::{Failed, Observe, Summary, Worker, WorkerOptions};
 use lockapi::{ErrorKind, Queue};
+use tokio::sync::mpsc;
 
 use super::worker::{Begun, Gate, Runs, push, run, summary};
 use crate::context::{Context, MINUTE};
 use crate::fixture::{Jobs, Transaction};
 use crate::harness::register;
-use crate::patience::{eventually, not_yet};
+use crate::patience::{eventually, not_yet, soon};
 
 register! { "worker_transactions":
     Q10 commit_and_ok_is_done [Transactions];
     Q10 commit_and_error_is_done [Transactions];
     Q10 commit_and_panic_is_done [Transactions];
     Q10 commit_and_timeout_is_done [Transactions];
+    Q10 commit_and_handler_that_its_runtime_drops_is_done [Transactions];
     Q10 rollback_and_ok_is_a_failed_attempt [Transactions];
     Q10 acknowledgement_that_fails_and_ok_is_a_failed_attempt [Transactions];
     Q10 rollback_and_error_is_a_failed_attempt [Transactions];
@@ -169,6 +171,42 @@ async fn commit_and_error_is_done(cx: Context) {
 
 async fn commit_and_panic_is_done(cx: Context) {
     assert_eq!(answered(cx, true, Ok(()), true).await, done());
+}
+
+/// Sends when it is told that nobody runs a handler.
+#[derive(Clone)]
+struct Dropped(mpsc::UnboundedSender<()>);
+
+impl Observe for Dropped {
+    fn dropped(&self, _: &Delivery) {
+        let _sent = self.0.send(());
+    }
+}
+
+async fn commit_and_handler_that_its_runtime_drops_is_done(cx: Context) {
+    let queue = cx.queue().await;
+    push(&queue, 1).await;
+    let (handler, mut gate) = Gate::new();
+    let (spawned, mut handlers) = mpsc::unbounded_channel();
+    let (told, mut dropped) = mpsc::unbounded_channel();
+    let worker = Worker::new(queue)
+        .observe(Dropped(told))
+        .concurrency(1)
+        .prefetch(0)
+        .handle("count", handler)
+        .spawn_with(move |work| {
+            let _sent = spawned.send(tokio::spawn(work).abort_handle());
+        });
+    let worker = run(worker);
+    let begun = gate.begun().await;
+    let mut tx = cx.begin().await.unwrap();
+    tx.ack_in(begun.job.delivery()).await.unwrap();
+    tx.commit().await;
+    handlers.recv().await.unwrap().abort();
+    soon("it is told", dropped.recv()).await.unwrap();
+    let summary: Summary = worker.end().await;
+    assert_eq!(summary, summary! { claimed: 1, done: 1 });
+    assert_eq!(cx.jobs().await, Jobs::default());
 }
 
 async fn commit_and_timeout_is_done(cx: Context) {

@@ -44,6 +44,10 @@ impl Run {
                     self.settings.observer.dropped(&running.delivery);
                 }
                 self.pause_claims();
+                if running.delivery.is_left_to_transaction() {
+                    self.confirm(running, took, Ending::Snoozed(UNSPAWNED));
+                    return;
+                }
                 self.notify_observer(&running, &Ending::Snoozed(UNSPAWNED), took);
                 self.settle(running.delivery, Outcome::Defer(UNSPAWNED));
                 return;
