@@ -109,7 +109,8 @@ pub enum SignalOutcome {
     Cancelled,
     /// The session was terminated.
     Terminated,
-    /// The role may not signal it: that requires `pg_signal_backend`.
+    /// The role may not signal it, which requires `pg_signal_backend`; or it is a prepared transaction, which somebody has to end
+    /// with `ROLLBACK PREPARED`.
     Refused,
 }
 

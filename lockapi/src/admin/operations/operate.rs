@@ -101,7 +101,7 @@ pub struct Unblock {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Blocker {
-    /// The server's number of the session.
+    /// The server's number of the session; 0 for a prepared transaction, which has none and is not signalled.
     pub pid: i64,
     /// When it began, in microseconds since 1970.
     pub started: i64,

@@ -21,6 +21,8 @@ type Id = (i64, i64);
 struct BlockerState {
     since: Time,
     cancelled: bool,
+    /// It may take a while to end.
+    terminated: bool,
     refused: bool,
     selected: bool,
 }
@@ -65,7 +67,7 @@ impl Watcher {
         let now = self.timer.now();
         let (mut cancel, mut terminate) = (Vec::new(), Vec::new());
         for (id, known) in &*self.known.lock().unwrap_or_else(PoisonError::into_inner) {
-            if !known.selected || known.refused {
+            if !known.selected || known.refused || known.terminated {
                 continue;
             }
             let age = now.saturating_sub(known.since);
@@ -131,6 +133,7 @@ impl Watcher {
                 _ => continue,
             };
             one.cancelled |= outcome == SignalOutcome::Cancelled;
+            one.terminated |= outcome == SignalOutcome::Terminated;
             one.refused |= outcome == SignalOutcome::Refused;
             self.shared
                 .update(|report| report.signalled.push(SignalledBlocker { outcome, blocker }));
