@@ -27,8 +27,13 @@ impl Admin {
             running: true,
             reason: reason.to_owned(),
         };
-        let cancelled = self.0.jobs.call(cancel).await;
-        let cancelled = cancelled.map_err(|error| error.on(queue))?;
+        let cancelled = self.0.jobs.call(cancel.clone()).await;
+        let mut cancelled = cancelled.map_err(|error| error.on(queue))?;
+        // What has just ended was locked only for a statement that began before.
+        if cancelled.locked > 0 {
+            let again = self.0.jobs.call(cancel).await;
+            cancelled = again.map_err(|error| error.on(queue))?;
+        }
         if cancelled.locked > 0 {
             return Err(locked(OPERATION, queue, id));
         }
@@ -47,9 +52,15 @@ impl Admin {
         let checked = checked.and_then(|()| edit.check());
         checked.map_err(|error| error.during(OPERATION).on(queue))?;
         let most = edit.max_attempts.unwrap_or_default();
-        let edited = self
-            .edit_part(queue, vec![id], (edit, false), reason)
+        let mut edited = self
+            .edit_part(queue, vec![id], (edit.clone(), false), reason)
             .await?;
+        // As where one is cancelled.
+        if edited.locked > 0 {
+            edited = self
+                .edit_part(queue, vec![id], (edit, false), reason)
+                .await?;
+        }
         if edited.locked > 0 {
             return Err(locked(OPERATION, queue, id));
         }
