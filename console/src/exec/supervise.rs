@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, getpgrp, kill_current_process_group};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::clock::Time;
 use super::hold::Hold;
@@ -24,6 +24,9 @@ use super::{PROGRAM, terminal, tree, watch};
 
 /// After so long a process that should have been killed cannot be.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// After so long a watcher that was told to kill the command does not do it.
+const KILLED: Duration = Duration::from_secs(1);
 
 /// How a command is watched over.
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +157,7 @@ impl<'a> Supervised<'a> {
                 biased;
                 line = self.reports.next_line() => {
                     let report = line.ok().flatten()?.parse().ok()?;
-                    if let Some(outcome) = self.hear(report).await {
+                    if let Some(outcome) = self.hear(report).await? {
                         return Some(outcome);
                     }
                 }
@@ -163,32 +166,41 @@ impl<'a> Supervised<'a> {
                     if self.settings.keep {
                         eprintln_lost("the command goes on, as --on-lost keep says");
                     } else {
-                        self.tell(Order::Kill).await;
+                        let soon = Time::now().plus(self.settings.margin / 2 + KILLED);
+                        until = until.min(soon);
+                        self.tell(Order::Kill).await?;
                     }
                 }
-                signal = signals.next() => self.pass_on(signal).await,
+                signal = signals.next() => self.pass_on(signal).await?,
                 () = sleep(pause) => {}
             }
-            if !self.is_lost {
+            if !self.is_lost && !self.settings.keep {
                 until = sure_until(self.hold, self.settings);
-                self.tell(Order::Until(until)).await;
+                self.tell(Order::Until(until)).await?;
             }
         }
     }
 
-    async fn hear(&mut self, report: Report) -> Option<Outcome> {
-        match report {
-            Report::Started(pid) => self.group = Pid::from_raw(pid),
-            Report::Stopped(signal) => self.stopped(signal).await,
-            Report::Ended(Cause::Deadline, _) if !self.settings.keep => return Some(Outcome::Lost),
-            Report::Ended(_, how) => return Some(Outcome::Ended(how)),
-            Report::Stuck(pid) => return Some(Outcome::Stuck(pid)),
-        }
-        None
+    /// Nothing where the watcher cannot be told what it has to know.
+    async fn hear(&mut self, report: Report) -> Option<Option<Outcome>> {
+        let outcome = match report {
+            Report::Started(pid) => {
+                self.group = Pid::from_raw(pid);
+                return Some(None);
+            }
+            Report::Stopped(signal) => {
+                self.stopped(signal).await?;
+                return Some(None);
+            }
+            Report::Ended(Cause::Deadline, _) if !self.settings.keep => Outcome::Lost,
+            Report::Ended(_, how) => Outcome::Ended(how),
+            Report::Stuck(pid) => Outcome::Stuck(pid),
+        };
+        Some(Some(outcome))
     }
 
     /// The command was stopped: from the terminal, or because it wants to use it.
-    async fn stopped(&mut self, signal: i32) {
+    async fn stopped(&mut self, signal: i32) -> Option<()> {
         let wants = [Signal::TTIN, Signal::TTOU].map(Signal::as_raw);
         if wants.contains(&signal) && terminal::is_ours() {
             return self.go_on().await;
@@ -202,28 +214,36 @@ impl<'a> Supervised<'a> {
             // renewed.
             let _stopped = kill_current_process_group(Signal::STOP);
         }
+        Some(())
     }
 
-    async fn pass_on(&mut self, signal: Signal) {
+    async fn pass_on(&mut self, signal: Signal) -> Option<()> {
         if signal == Signal::CONT && self.stopped {
             return self.go_on().await;
         }
-        self.tell(Order::Signal(signal.as_raw())).await;
+        self.tell(Order::Signal(signal.as_raw())).await
     }
 
-    async fn go_on(&mut self) {
+    async fn go_on(&mut self) -> Option<()> {
         self.stopped = false;
         if let Some(group) = self.group
             && terminal::is_ours()
         {
             terminal::give(group);
         }
-        self.tell(Order::Signal(Signal::CONT.as_raw())).await;
+        self.tell(Order::Signal(Signal::CONT.as_raw())).await
     }
 
-    async fn tell(&mut self, order: Order) {
-        // That the watcher has gone is seen where its reports are read.
-        let _heard = self.orders.write_all(format!("{order}\n").as_bytes()).await;
+    /// Nothing where it does not get through: the watcher has read nothing for minutes, and is stopped.
+    async fn tell(&mut self, order: Order) -> Option<()> {
+        let order = format!("{order}\n");
+        match timeout(KILLED, self.orders.write_all(order.as_bytes())).await {
+            // That the watcher has gone is seen where its reports are read.
+            Ok(_heard) => Some(()),
+            // Goes on as it would without a deadline.
+            Err(_) if self.settings.keep => Some(()),
+            Err(_) => None,
+        }
     }
 }
 
