@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
 
 use super::Shared;
-use crate::watch::{MAX_ENTRIES, Part, Snapshot};
+use crate::watch::{MAX_ENTRIES, MAX_QUEUES, Part, Snapshot};
 
 /// Prometheus waits for 10 s, unless it is told otherwise.
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -124,6 +124,12 @@ fn parts(out: &mut Text<'_>, seen: &Snapshot) {
         ("waiters", bound(count(&seen.waiters))),
         ("leases", bound(count(&seen.leases))),
         ("limits", bound(count(&seen.limits))),
+        ("workers", bound(count(&seen.workers))),
+        ("tasks", bound(count(&seen.tasks))),
+        (
+            "queues",
+            count(&seen.queues).is_some_and(|queues| queues >= MAX_QUEUES),
+        ),
     ];
     let samples = full.map(|(part, full)| (vec![("part", part.to_owned())], u8::from(full)));
     out.metric(
