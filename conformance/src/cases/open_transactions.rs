@@ -22,6 +22,7 @@ register! { "transactions":
     R14 open_charge_holds_up_calls_for_its_keys_alone [Transactions];
     R14 open_charge_holds_up_nobody_for_ever [Transactions];
     R14 refused_charge_holds_up_nobody [Transactions];
+    R11 charges_in_any_order_do_not_deadlock_in_transactions [Transactions];
     V06 open_push_holds_up_its_key_alone_in_german @ GermanRole [Transactions, Schema];
     V06 open_charge_holds_up_its_keys_alone_in_german @ GermanRole [Transactions, Schema];
 }
@@ -291,4 +292,49 @@ async fn refused_charge_holds_up_nobody(cx: Context) {
             .remaining()
     };
     assert_eq!((left("door").await, left("hall").await), (0, 6));
+}
+
+async fn charges_in_any_order_do_not_deadlock_in_transactions(cx: Context) {
+    const KEYS: [&str; 3] = ["a", "m", "z"];
+    let limiter = patient(&cx)
+        .await
+        .rate_limiter(Quota::per_hour(10))
+        .unwrap();
+    // There are no rows at first; then those that are there have to be put in order before permits are taken.
+    for round in 0..2 {
+        let mut held = cx.begin().await.unwrap();
+        let middle = [PermitRequest::new("m")];
+        assert!(
+            held.check_all_in(&limiter, &middle)
+                .await
+                .unwrap()
+                .is_allowed()
+        );
+        let mut orders = [KEYS; 2];
+        orders[1].reverse();
+        let mut both = Vec::new();
+        for keys in orders {
+            let (mut tx, limiter) = (cx.begin().await.unwrap(), limiter.clone());
+            both.push(tokio::spawn(async move {
+                let requests = keys.map(PermitRequest::new);
+                let verdict = tx.check_all_in(&limiter, &requests).await;
+                tx.commit().await;
+                verdict.unwrap().is_allowed()
+            }));
+        }
+        for one in &mut both {
+            not_yet("decided while the row is locked", one).await;
+        }
+        held.rollback().await;
+        for one in both {
+            assert!(soon("a decision", one).await.unwrap(), "round {round}");
+        }
+        for key in KEYS {
+            let hour = MINUTE * 60;
+            let request = PermitRequest::new(key);
+            let reserved = limiter.reserve(&request, hour).await.unwrap();
+            std::mem::forget(reserved.unwrap());
+        }
+        cx.elapse(MINUTE * 62).await;
+    }
 }
