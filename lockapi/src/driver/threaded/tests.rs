@@ -228,7 +228,7 @@ impl Fallen {
     fn count(&self) {
         let left = self
             .left
-            .try_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
         while left.is_err() {
             thread::park();
         }
