@@ -53,6 +53,9 @@ pub(super) enum Outcome {
     Stuck(i32),
 }
 
+/// An order does not get through: the watcher has read nothing for minutes, and is stopped.
+struct Unheard;
+
 /// A command that runs.
 pub(super) struct Supervised<'a> {
     hold: &'a Hold,
@@ -157,7 +160,7 @@ impl<'a> Supervised<'a> {
                 biased;
                 line = self.reports.next_line() => {
                     let report = line.ok().flatten()?.parse().ok()?;
-                    if let Some(outcome) = self.hear(report).await? {
+                    if let Some(outcome) = self.hear(report).await.ok()? {
                         return Some(outcome);
                     }
                 }
@@ -168,39 +171,34 @@ impl<'a> Supervised<'a> {
                     } else {
                         let soon = Time::now().plus(self.settings.margin / 2 + KILLED);
                         until = until.min(soon);
-                        self.tell(Order::Kill).await?;
+                        self.tell(Order::Kill).await.ok()?;
                     }
                 }
-                signal = signals.next() => self.pass_on(signal).await?,
+                signal = signals.next() => self.pass_on(signal).await.ok()?,
                 () = sleep(pause) => {}
             }
             if !self.is_lost && !self.settings.keep {
                 until = sure_until(self.hold, self.settings);
-                self.tell(Order::Until(until)).await?;
+                self.tell(Order::Until(until)).await.ok()?;
             }
         }
     }
 
-    /// Nothing where the watcher cannot be told what it has to know.
-    async fn hear(&mut self, report: Report) -> Option<Option<Outcome>> {
-        let outcome = match report {
-            Report::Started(pid) => {
-                self.group = Pid::from_raw(pid);
-                return Some(None);
+    async fn hear(&mut self, report: Report) -> Result<Option<Outcome>, Unheard> {
+        match report {
+            Report::Started(pid) => self.group = Pid::from_raw(pid),
+            Report::Stopped(signal) => self.stopped(signal).await?,
+            Report::Ended(Cause::Deadline, _) if !self.settings.keep => {
+                return Ok(Some(Outcome::Lost));
             }
-            Report::Stopped(signal) => {
-                self.stopped(signal).await?;
-                return Some(None);
-            }
-            Report::Ended(Cause::Deadline, _) if !self.settings.keep => Outcome::Lost,
-            Report::Ended(_, how) => Outcome::Ended(how),
-            Report::Stuck(pid) => Outcome::Stuck(pid),
-        };
-        Some(Some(outcome))
+            Report::Ended(_, how) => return Ok(Some(Outcome::Ended(how))),
+            Report::Stuck(pid) => return Ok(Some(Outcome::Stuck(pid))),
+        }
+        Ok(None)
     }
 
     /// The command was stopped: from the terminal, or because it wants to use it.
-    async fn stopped(&mut self, signal: i32) -> Option<()> {
+    async fn stopped(&mut self, signal: i32) -> Result<(), Unheard> {
         let wants = [Signal::TTIN, Signal::TTOU].map(Signal::as_raw);
         if wants.contains(&signal) && terminal::is_ours() {
             return self.go_on().await;
@@ -214,17 +212,17 @@ impl<'a> Supervised<'a> {
             // renewed.
             let _stopped = kill_current_process_group(Signal::STOP);
         }
-        Some(())
+        Ok(())
     }
 
-    async fn pass_on(&mut self, signal: Signal) -> Option<()> {
+    async fn pass_on(&mut self, signal: Signal) -> Result<(), Unheard> {
         if signal == Signal::CONT && self.stopped {
             return self.go_on().await;
         }
         self.tell(Order::Signal(signal.as_raw())).await
     }
 
-    async fn go_on(&mut self) -> Option<()> {
+    async fn go_on(&mut self) -> Result<(), Unheard> {
         self.stopped = false;
         if let Some(group) = self.group
             && terminal::is_ours()
@@ -234,15 +232,14 @@ impl<'a> Supervised<'a> {
         self.tell(Order::Signal(Signal::CONT.as_raw())).await
     }
 
-    /// Nothing where it does not get through: the watcher has read nothing for minutes, and is stopped.
-    async fn tell(&mut self, order: Order) -> Option<()> {
+    async fn tell(&mut self, order: Order) -> Result<(), Unheard> {
         let order = format!("{order}\n");
         match timeout(KILLED, self.orders.write_all(order.as_bytes())).await {
             // That the watcher has gone is seen where its reports are read.
-            Ok(_heard) => Some(()),
-            // Goes on as it would without a deadline.
-            Err(_) if self.settings.keep => Some(()),
-            Err(_) => None,
+            Ok(_heard) => Ok(()),
+            // The command goes on whatever happens.
+            Err(_) if self.settings.keep => Ok(()),
+            Err(_) => Err(Unheard),
         }
     }
 }
