@@ -251,10 +251,12 @@ fn are_all_listed() {
         "check_transaction",
         "commit",
         "listen",
+        "local_search_path",
         "release_savepoint",
         "rollback",
         "rollback_to_savepoint",
         "savepoint",
+        "search_path",
         "terminate",
         "unlisten",
     ];
