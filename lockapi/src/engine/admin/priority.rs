@@ -20,10 +20,8 @@ type Id = (i64, i64);
 #[derive(Default)]
 struct BlockerState {
     since: Time,
-    cancelled: bool,
-    /// It may take a while to end.
-    terminated: bool,
-    refused: bool,
+    /// What was done last; a session that was terminated may take a while to end.
+    done: Option<SignalOutcome>,
     selected: bool,
 }
 
@@ -67,7 +65,10 @@ impl Watcher {
         let now = self.timer.now();
         let (mut cancel, mut terminate) = (Vec::new(), Vec::new());
         for (id, known) in &*self.known.lock().unwrap_or_else(PoisonError::into_inner) {
-            if !known.selected || known.refused || known.terminated {
+            let is_over = known
+                .done
+                .is_some_and(|done| done != SignalOutcome::Cancelled);
+            if !known.selected || is_over {
                 continue;
             }
             let age = now.saturating_sub(known.since);
@@ -77,7 +78,7 @@ impl Watcher {
                 .map(|grace| self.priority.patience + grace);
             if end.is_some_and(|end| age >= end) {
                 terminate.push(*id);
-            } else if age >= self.priority.patience && !known.cancelled {
+            } else if age >= self.priority.patience && known.done.is_none() {
                 cancel.push(*id);
             }
         }
@@ -129,12 +130,12 @@ impl Watcher {
             let outcome = match blocker.signalled {
                 2 => SignalOutcome::Terminated,
                 1 => SignalOutcome::Cancelled,
-                _ if is_refused && !one.refused => SignalOutcome::Refused,
+                _ if is_refused && one.done != Some(SignalOutcome::Refused) => {
+                    SignalOutcome::Refused
+                }
                 _ => continue,
             };
-            one.cancelled |= outcome == SignalOutcome::Cancelled;
-            one.terminated |= outcome == SignalOutcome::Terminated;
-            one.refused |= outcome == SignalOutcome::Refused;
+            one.done = Some(outcome);
             self.shared
                 .update(|report| report.signalled.push(SignalledBlocker { outcome, blocker }));
         }
