@@ -299,6 +299,8 @@ fn ask(link: &mut LibraryConnection, way: &str, lease: &Acquire) -> Option<i64> 
 #[test]
 fn permits_without_rows_are_refused_at_once_while_an_epoch_is_young() {
     const MINUTE: i64 = 60_000_000;
+    const LATER: Script =
+        Script::Run("UPDATE lockapi.epoch SET waits_from = waits_from - interval '90 s'");
     let (url, _runtime) = crate::server();
     let mut link = LibraryConnection::connect(Library::Sync, &url);
     let namespace = format!("n{:016x}", fastrand::u64(..));
@@ -325,8 +327,6 @@ fn permits_without_rows_are_refused_at_once_while_an_epoch_is_young() {
         assert!(!again);
         assert!((ttl - MINUTE / 2..=ttl).contains(held_for), "{held_for}");
     }
-    const LATER: Script =
-        Script::Run("UPDATE lockapi.epoch SET waits_from = waits_from - interval '90 s'");
     pollster::block_on(link.script(LATER)).expect("done");
     let mut alone = |ttl, acquisition| {
         let answers = pollster::block_on(link.perform(&[take(ttl, acquisition)]));
