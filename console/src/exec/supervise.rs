@@ -25,8 +25,8 @@ use super::{PROGRAM, terminal, tree, watch};
 /// After so long a process that should have been killed cannot be.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// After so long a watcher that was told to kill the command does not do it.
-const KILLED: Duration = Duration::from_secs(1);
+/// How long a watcher may take to read an order, and to kill the command.
+const RESPONSE: Duration = Duration::from_secs(1);
 
 /// How a command is watched over.
 #[derive(Clone, Copy, Debug)]
@@ -169,7 +169,7 @@ impl<'a> Supervised<'a> {
                     if self.settings.keep {
                         eprintln_lost("the command goes on, as --on-lost keep says");
                     } else {
-                        let soon = Time::now().plus(self.settings.margin / 2 + KILLED);
+                        let soon = Time::now().plus(self.settings.margin / 2 + RESPONSE);
                         until = until.min(soon);
                         self.tell(Order::Kill).await.ok()?;
                     }
@@ -234,7 +234,7 @@ impl<'a> Supervised<'a> {
 
     async fn tell(&mut self, order: Order) -> Result<(), Unheard> {
         let order = format!("{order}\n");
-        match timeout(KILLED, self.orders.write_all(order.as_bytes())).await {
+        match timeout(RESPONSE, self.orders.write_all(order.as_bytes())).await {
             // That the watcher has gone is seen where its reports are read.
             Ok(_heard) => Ok(()),
             // The command goes on whatever happens.

@@ -341,8 +341,8 @@ impl Execution {
     ///
     /// # Guarantees
     /// A request has one answer. While it cannot be recorded, because the server is away or has no room, it is recorded again,
-    /// for about as long as the lease lasts: the request has been executed. Whether another may execute the request by now is known to this process, which may learn of it
-    /// late: only [`complete_in`](Self::complete_in) is sure that nobody has taken over before the answer is recorded.
+    /// for about as long as the lease lasts: the request has been executed. Whether another may execute the request by now is
+    /// known to this process, which may learn of it late: only [`complete_in`](Self::complete_in) is sure that nobody has taken over before the answer is recorded.
     ///
     /// # Cancel safety
     /// When dropped, the answer may be recorded or not.
