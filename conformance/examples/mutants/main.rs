@@ -78,12 +78,12 @@ impl Tally {
 
 /// Whether enough changes were noticed.
 fn mutate(settings: &Settings) -> Result<bool> {
-    let chosen = choose(settings)?;
+    let (chosen, unfit) = choose(settings)?;
     if settings.list {
         for (source, mutation) in &chosen {
             tell("", source, mutation);
         }
-        println!("{} changes", chosen.len());
+        println!("{} changes; {unfit} others do not fit", chosen.len());
         return Ok(true);
     }
     // This process keeps the server that all runs share.
@@ -232,7 +232,7 @@ fn verdict(
     Ok(verdict)
 }
 
-/// What a program says. A test that fails has to fail again, alone, and to pass alone without the change each time; a program that does not end
+/// What a program says. A test that fails has to fail again, alone, to pass alone without the change each time, and then to fail; a program that does not end
 /// has not to end again, and to pass without it: a failure that has to do with the load of the machine, or with chance, says nothing of
 /// the change. Then the other tests have to be run as well.
 fn confirmed(
@@ -265,7 +265,8 @@ fn confirmed(
                 while passes < TRIES && run(false, &alone)? == Verdict::Passed {
                     passes += 1;
                 }
-                if passes == TRIES {
+                // And once more: it is with the change that it fails.
+                if passes == TRIES && run(true, &alone)? != Verdict::Passed {
                     return Ok(verdict);
                 }
                 break;
@@ -276,8 +277,8 @@ fn confirmed(
     }
 }
 
-/// Some of all changes, by the seed.
-fn choose(settings: &Settings) -> Result<Vec<(Source, Mutation)>> {
+/// Some of all changes, by the seed, and how many there are for which there is no room.
+fn choose(settings: &Settings) -> Result<(Vec<(Source, Mutation)>, usize)> {
     let wanted = |source: &Source| {
         let mut parts = settings.files.iter();
         settings.files.is_empty() || parts.any(|part| source.path.contains(part))
@@ -290,6 +291,9 @@ fn choose(settings: &Settings) -> Result<Vec<(Source, Mutation)>> {
             }
         }
     }
+    let found = all.len();
+    all.retain(|(_, mutation)| mutation.fits());
+    let unfit = found - all.len();
     if all.is_empty() {
         return Err("no file has such a change: see --list without --file and --kind".into());
     }
@@ -297,7 +301,7 @@ fn choose(settings: &Settings) -> Result<Vec<(Source, Mutation)>> {
         fastrand::Rng::with_seed(settings.seed).shuffle(&mut all);
         all.truncate(settings.count);
     }
-    Ok(all)
+    Ok((all, unfit))
 }
 
 fn tell(outcome: &str, source: &Source, mutation: &Mutation) {
@@ -337,7 +341,7 @@ mod cases {
         };
         let failed = || Verdict::Failed("a".to_owned());
         let (passed, stuck) = (Verdict::Passed, Verdict::Stuck("not in time"));
-        let passes = || vec![passed.clone(); TRIES];
+        let passes = || [vec![passed.clone(); TRIES], vec![failed()]].concat();
         assert_eq!(
             said(&[vec![failed(), failed()], passes()].concat()),
             failed()
@@ -348,6 +352,9 @@ mod cases {
             without.extend([failed(), passed.clone()]);
             assert_eq!(said(&without), Verdict::Unsteady("a".to_owned()));
         }
+        // And it passes with it.
+        let chance = [vec![failed(), failed()], vec![passed.clone(); TRIES + 2]].concat();
+        assert_eq!(said(&chance), Verdict::Unsteady("a".to_owned()));
         let steady = [failed(), passed.clone(), passed.clone(), passed.clone()];
         let once = said(&[&steady[..], std::slice::from_ref(&passed)].concat());
         assert_eq!(once, Verdict::Unsteady("a".to_owned()));

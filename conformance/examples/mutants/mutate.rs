@@ -11,8 +11,15 @@ pub(crate) struct Mutation {
     /// Where that begins in the file, in bytes.
     pub(crate) at: usize,
     pub(crate) old: String,
-    /// As long as the old one.
+    /// As long as the old one, if it fits.
     pub(crate) new: String,
+}
+
+impl Mutation {
+    /// Whether the text with the change is as long as without.
+    pub(crate) fn fits(&self) -> bool {
+        self.old.len() == self.new.len()
+    }
 }
 
 /// What is changed.
@@ -152,22 +159,14 @@ pub(crate) fn mutations(text: &str) -> Vec<Mutation> {
                 Some(clause) => (clause, ";"),
                 None => (bare, ""),
             };
-            for (kind, new) in changes(clause) {
-                if let Some(new) = fitted(bare, &(new + end)) {
-                    let old = bare.to_owned();
-                    all.push(Mutation {
-                        kind,
-                        line,
-                        at,
-                        old,
-                        new,
-                    });
+            let of_line = changes(clause).into_iter();
+            let of_line = of_line.map(|(kind, new)| (kind, bare, new + end));
+            let rest = &text[at..];
+            for (kind, old, new) in of_line.chain(condition(rest)) {
+                if new.trim() == old.trim() {
+                    continue;
                 }
-            }
-            if let Some((kind, old, new)) = condition(&text[at..])
-                && let Some(new) = fitted(old, &new)
-            {
-                let old = old.to_owned();
+                let (old, new) = fitted(rest, old, new.trim());
                 all.push(Mutation {
                     kind,
                     line,
@@ -182,10 +181,28 @@ pub(crate) fn mutations(text: &str) -> Vec<Mutation> {
     all
 }
 
-/// A changed line in the length of the old one; indentation makes room for what is longer.
-fn fitted(old: &str, new: &str) -> Option<String> {
-    let (bare, width) = (new.trim(), old.len());
-    (bare.len() <= width && bare != old.trim()).then(|| format!("{bare:>width$}"))
+/// A change may take the indentation of so many lines after it.
+const FOLLOWING: usize = 12;
+
+/// What the text begins with that is changed, and the change in the length of that. Indentation makes room for what is longer: that
+/// of the change itself, or of lines after it, which then belong to it. What does not fit is longer than what it replaces.
+fn fitted(text: &str, old: &str, new: &str) -> (String, String) {
+    let (mut end, mut changed) = (old.len(), new.to_owned());
+    for _ in 0..=FOLLOWING {
+        if changed.len() <= end {
+            return (text[..end].to_owned(), format!("{changed:>end$}"));
+        }
+        let begin = text[end..].find('\n').map_or(text.len(), |at| end + at + 1);
+        // The quotes of a function end what is changed.
+        let line = text[begin..].lines().next();
+        let Some(line) = line.filter(|line| !line.contains("$$")) else {
+            break;
+        };
+        end = begin + line.len();
+        changed.push('\n');
+        changed.push_str(line.trim());
+    }
+    (old.to_owned(), new.to_owned())
 }
 
 fn changes(line: &str) -> Vec<(Kind, String)> {
@@ -339,6 +356,27 @@ fn stands_alone(line: &str, at: usize, word: &str) -> bool {
 #[cfg(test)]
 mod cases {
     use super::*;
+
+    #[test]
+    fn what_is_longer_takes_the_indentation_of_the_lines_after_it() {
+        let clock = |text: &str| {
+            let all = mutations(text);
+            let of = all.into_iter().find(|it| it.kind == Kind::Clock);
+            of.expect("a change")
+        };
+        let (old, new) = ("clock_timestamp()", "statement_timestamp()");
+        let text = format!("  SELECT pg_catalog.{old}\n    FROM a\n   WHERE b\n");
+        let change = clock(&text);
+        assert!(change.fits());
+        assert_eq!(change.old, text[..text.len() - "\n   WHERE b\n".len()]);
+        assert_eq!(
+            change.new.trim(),
+            format!("SELECT pg_catalog.{new}\nFROM a")
+        );
+        let last = clock(&format!("SELECT pg_catalog.{old}\n$$    ;\n"));
+        assert!(!last.fits());
+        assert_eq!(last.new, format!("SELECT pg_catalog.{new}"));
+    }
 
     #[test]
     fn what_ends_a_statement_stays() {

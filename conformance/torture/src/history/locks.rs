@@ -78,7 +78,7 @@ fn exclusion(
         open.retain(|other| other.to > hold.from);
         let others: Vec<_> = open
             .iter()
-            .filter(|other| is_definite(history, kind, other, hold))
+            .filter(|other| is_definite(history, (kind, key), other, hold))
             .map(|other| describe(history, other))
             .collect();
         if others.len() >= most {
@@ -106,7 +106,12 @@ fn describe(history: &History, hold: &Hold<'_>) -> String {
 
 /// Whether two that overlap may not: a lease is known to have ended before another is granted, unless the clock
 /// was set; whoever has lost a session is told soon.
-fn is_definite(history: &History, kind: Kind, earlier: &Hold<'_>, later: &Hold<'_>) -> bool {
+fn is_definite(
+    history: &History,
+    (kind, key): (Kind, &str),
+    earlier: &Hold<'_>,
+    later: &Hold<'_>,
+) -> bool {
     if kind != Kind::Mutex {
         return !history.clock_was_set(earlier.from, later.to);
     }
@@ -122,7 +127,12 @@ fn is_definite(history: &History, kind: Kind, earlier: &Hold<'_>, later: &Hold<'
     };
     // What a plain client counted it counted in a session that was there.
     let counted = plain(later) && later.to > later.from;
-    let may_be = (!plain(earlier) && ended(earlier), ended(later) && !counted);
+    // And a write under a token is accepted in no session but one that is there.
+    let wrote = |hold| wrote(history, (kind, key), hold, later.from);
+    let may_be = (
+        !plain(earlier) && ended(earlier) && !wrote(earlier),
+        ended(later) && !counted && !wrote(later),
+    );
     // For how long who runs has believed so.
     let believed = |hold: &Hold<'_>| {
         let stopped = history.stopped(hold.call.program, later.from, hold.to);
@@ -137,14 +147,30 @@ fn is_definite(history: &History, kind: Kind, earlier: &Hold<'_>, later: &Hold<'
     believed > KNOWN || earlier.from > history.calm.1
 }
 
+/// Whether a write under the token of a hold was accepted that was asked for from this time on.
+fn wrote(history: &History, (kind, key): (Kind, &str), hold: &Hold<'_>, from: Nanos) -> bool {
+    let of = format!("{kind:?} {key}");
+    let accepted = history
+        .tables
+        .accepted
+        .get(&of)
+        .map_or(&[][..], Vec::as_slice);
+    history.calls.iter().any(|call| match &call.op {
+        Op::Write {
+            register,
+            token,
+            value,
+        } if *register == of && *token == hold.token && call.asked >= from => {
+            call.done().is_some() || accepted.iter().any(|it| it.value == *value)
+        }
+        _ => false,
+    })
+}
+
 /// Whether a mutex may have been granted in a session that had ended, which whoever has it is told soon. No write under it is
 /// accepted.
 fn is_of_ended_session(history: &History, (kind, key): (Kind, &str), hold: &Hold<'_>) -> bool {
-    let of = format!("{kind:?} {key}");
-    let accepted = history.calls.iter().any(|call| {
-        let under = matches!(&call.op, Op::Write { register, token, .. } if *register == of && *token == hold.token);
-        under && call.done().is_some()
-    });
+    let accepted = wrote(history, (kind, key), hold, 0);
     let program = hold.call.program;
     let may_be = history.may_have_ended(program, hold.since, hold.from);
     let stopped = history.stopped(program, hold.from, hold.to);

@@ -26,17 +26,7 @@ fn registers(history: &History) -> Vec<Violation> {
             of.push((call, *token, *value));
         }
     }
-    // A mutex may be handed over in a session that has ended; a lease that is granted is the latest.
-    let mut granted: BTreeMap<String, Vec<(Nanos, i64)>> = BTreeMap::new();
-    for call in &history.calls {
-        if let (Op::Acquire { kind, key, .. }, Some((at, Answer::Token(token)))) =
-            (&call.op, &call.answer)
-            && *kind == Kind::Lease
-        {
-            let of = granted.entry(format!("{kind:?} {key}")).or_default();
-            of.push((*at, *token));
-        }
-    }
+    let granted = granted(history);
     let none = Vec::new();
     let mut violations = Vec::new();
     for register in history.tables.accepted.keys() {
@@ -103,6 +93,31 @@ fn registers(history: &History) -> Vec<Violation> {
         }
     }
     violations
+}
+
+/// When which tokens were granted by register, as far as this is certain: a lease that is granted is the latest, but a mutex may be
+/// handed over in a session that has ended, in which no write is accepted.
+fn granted(history: &History) -> BTreeMap<String, Vec<(Nanos, i64)>> {
+    let mut granted: BTreeMap<String, Vec<(Nanos, i64)>> = BTreeMap::new();
+    for call in &history.calls {
+        if let (Op::Acquire { kind, key, .. }, Some((at, Answer::Token(token)))) =
+            (&call.op, &call.answer)
+        {
+            let register = format!("{kind:?} {key}");
+            let is_certain = match kind {
+                Kind::Lease => true,
+                Kind::Mutex => {
+                    let accepted = history.tables.accepted.get(&register);
+                    accepted.is_some_and(|all| all.iter().any(|it| it.token == *token))
+                }
+                Kind::Semaphore => false,
+            };
+            if is_certain {
+                granted.entry(register).or_default().push((*at, *token));
+            }
+        }
+    }
+    granted
 }
 
 /// Two calls of which the later has the smaller number.

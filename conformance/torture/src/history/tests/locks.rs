@@ -74,6 +74,25 @@ fn exclusion_by_sessions() {
     };
     assert_eq!(counted(502), [""; 0]);
     assert_eq!(counted(504), wrong);
+    // Nor is a write accepted in a session that has ended.
+    let wrote = |program: usize, times| {
+        let (one, other) = (1 << 10, 2 << 10);
+        let op = Op::Write {
+            register: "Mutex a".to_owned(),
+            token: [one, other][program],
+            value: 10,
+        };
+        let mut history = history([
+            hold(0, Kind::Mutex, one, (12, 18)),
+            hold(1, Kind::Mutex, other, (16, 18)),
+            call(program, op, times, Answer::Done),
+        ]);
+        history.applied = vec![applied(Fault::CutAfter, (13, 14), Some(program))];
+        broken(&history).contains(&"mutual exclusion")
+    };
+    assert!(wrote(0, (16, 17)));
+    assert!(wrote(1, (16, 17)));
+    assert!(!wrote(0, (15, 17)));
     // What was held back came later.
     let frozen = |place| {
         let faults = [

@@ -85,6 +85,38 @@ fn writes_after_another_grant() {
     assert_eq!(written(5), [""; 0]);
 }
 
+/// Nor under a mutex, once it was granted in a session that was there: under that token something was written, also later.
+#[test]
+fn writes_after_another_grant_of_a_mutex() {
+    let written = |granted, second: Option<(Nanos, Nanos)>| {
+        let of_mutex = |mut call: Call| {
+            if let Op::Write { register, .. } = &mut call.op {
+                *register = "Mutex a".to_owned();
+            }
+            call
+        };
+        let (one, other) = (1 << 10, 2 << 10);
+        let mut calls = vec![
+            of_mutex(write(one, 1, (5, 6), Answer::Number(1))),
+            hold(1, Kind::Mutex, other, (granted, granted)),
+        ];
+        let mut writes = vec![(one, 1)];
+        if let Some(times) = second {
+            let call = write(other, 2, times, Answer::Number(2));
+            calls.push(of_mutex(call));
+            writes.push((other, 2));
+        }
+        let mut history = accepted(calls, &writes);
+        let of_lease = history.tables.accepted.remove("Lease a");
+        let writes = of_lease.expect("its writes");
+        history.tables.accepted.insert("Mutex a".to_owned(), writes);
+        broken(&history)
+    };
+    assert_eq!(written(4, Some((7, 8))), ["no stale write is accepted"]);
+    assert_eq!(written(5, Some((7, 8))), [""; 0]);
+    assert_eq!(written(4, None), [""; 0]);
+}
+
 #[test]
 fn counts() {
     let count = |number, times| {
