@@ -201,7 +201,7 @@ pub async fn transact<T>(
                 Ok(()) => return Ok(attempts.succeed(value)),
                 Err(error) => failed_on(&mut *connection, error)
                     .await
-                    .error("commit")
+                    .error_of_program("commit")
                     .into(),
             },
             Err(error) => {

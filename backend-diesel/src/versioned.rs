@@ -174,7 +174,7 @@ pub fn transact<T>(
         match outcome {
             Ok(value) => {
                 let committed = AnsiTransactionManager::commit_transaction(connection);
-                committed.map_err(|error| failed(error).error("commit"))?;
+                committed.map_err(|error| failed(error).error_of_program("commit"))?;
                 Ok(value)
             }
             Err(error) => {

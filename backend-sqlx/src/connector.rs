@@ -10,28 +10,22 @@ use lockapi::{Failure, Report, Severity};
 use sqlx::postgres::{
     PgConnectOptions, PgConnection, PgDatabaseError, PgListener, PgPoolOptions, PgSeverity,
 };
-use sqlx::{Acquire, Connection as _, Executor, PgPool};
+use sqlx::{Acquire, Connection as _, Executor};
 
 use super::{sqlx, value};
 
-/// How many connections are opened at the same time, at most.
-const OPENING: u32 = 16;
+/// How many prepared statements a session keeps, which is more than it has. With none, which a program may have chosen for its own
+/// connections, sqlx would prepare each once more with every use, and never close it.
+const STATEMENTS: usize = 256;
 
 /// Opens connections with the options of a pool.
 pub(crate) struct SqlxConnector {
     connect: PgConnectOptions,
-    pools: Option<Pools>,
-    /// What a listener's pool is made of.
-    listening: PgPoolOptions,
+    /// What a pool is made of that opens one connection, as a program's pool does, which may have an `after_connect`.
+    pool: Option<PgPoolOptions>,
     runtime: Runtime,
     /// How long the server has to answer, where the engine's limit is that of several.
     limit: Option<Duration>,
-}
-
-/// Pools that open connections as a program's pool does, which may have an `after_connect`.
-struct Pools {
-    direct: PgPool,
-    proxied: PgPool,
 }
 
 impl SqlxConnector {
@@ -42,25 +36,10 @@ impl SqlxConnector {
         connect: PgConnectOptions,
         limit: Option<Duration>,
     ) -> Self {
-        let entered = runtime.enter();
-        // Each connection is taken out of its pool for good, which makes room for the next; the
-        // pool only knows how to open one. It allocates a slot for each that it may have.
-        let opening = |pool: PgPoolOptions| {
-            pool.min_connections(0)
-                .max_connections(OPENING)
-                .test_before_acquire(false)
-        };
-        let listening = opening(pool.clone().unwrap_or_default()).max_connections(1);
-        let listening = listening.max_lifetime(None).idle_timeout(None);
-        let pools = pool.map(opening).map(|pool| Pools {
-            direct: pool.clone().connect_lazy_with(connect.clone()),
-            proxied: pool.connect_lazy_with(unprepared(&connect)),
-        });
-        drop(entered);
+        let pool = pool.map(opening);
         Self {
-            connect,
-            pools,
-            listening,
+            connect: connect.statement_cache_capacity(STATEMENTS),
+            pool,
             runtime,
             limit,
         }
@@ -77,6 +56,15 @@ impl SqlxConnector {
     }
 }
 
+/// A pool for one connection. It may be the child of another, of which it takes a permit until it is dropped.
+fn opening(pool: PgPoolOptions) -> PgPoolOptions {
+    pool.min_connections(0)
+        .max_connections(1)
+        .max_lifetime(None)
+        .idle_timeout(None)
+        .test_before_acquire(false)
+}
+
 /// The same, for connections whose statements are not kept by the server.
 fn unprepared(connect: &PgConnectOptions) -> PgConnectOptions {
     connect.clone().statement_cache_capacity(0)
@@ -88,18 +76,19 @@ impl Connector for SqlxConnector {
 
     async fn connect(&self, mode: Mode) -> Result<Owned, Failure> {
         let named = mode == Mode::Direct;
-        let opened = if named {
-            self.open(&self.connect).await?
+        let options = if named {
+            self.connect.clone()
         } else {
-            self.open(&unprepared(&self.connect)).await?
+            unprepared(&self.connect)
         };
-        let Some(pools) = &self.pools else {
+        let opened = self.open(&options).await?;
+        let Some(pool) = &self.pool else {
             let connection = opened;
             return Ok(Owned { connection, named });
         };
         // A pool tries again and again where nobody listens, and then does not tell why. So the server was
         // asked without it first.
-        let pool = if named { &pools.direct } else { &pools.proxied };
+        let pool = pool.clone().connect_lazy_with(options);
         let (connection, _) = futures_util::join!(pool.acquire(), opened.close());
         let connection = connection.map_err(not_connected)?.detach();
         Ok(Owned { connection, named })
@@ -109,7 +98,10 @@ impl Connector for SqlxConnector {
     /// has one of its own, and that ends with it.
     async fn listener(&self) -> Result<Listening, Failure> {
         let closed = self.open(&self.connect).await?.close();
-        let pool = self.listening.clone();
+        let pool = self
+            .pool
+            .clone()
+            .unwrap_or_else(|| opening(PgPoolOptions::new()));
         let pool = pool.connect_lazy_with(self.connect.clone());
         let (listener, _) = futures_util::join!(PgListener::connect_with(&pool), closed);
         let mut listener = listener.map_err(not_connected)?;

@@ -223,7 +223,7 @@ where
         let error = match outcome {
             Ok(value) => match transaction.commit().await {
                 Ok(()) => return Ok(attempts.succeed(value)),
-                Err(error) => failed(error).error("commit").into(),
+                Err(error) => failed(error).error_of_program("commit").into(),
             },
             Err(error) => {
                 // The next attempt must not wait for what this one has locked. Where this fails the

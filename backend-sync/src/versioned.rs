@@ -125,7 +125,7 @@ pub fn transact<T>(
         match outcome {
             Ok(value) => {
                 let committed = transaction.commit();
-                committed.map_err(|error| failed(error).error("commit"))?;
+                committed.map_err(|error| failed(error).error_of_program("commit"))?;
                 Ok(value)
             }
             Err(error) => {

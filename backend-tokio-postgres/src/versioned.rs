@@ -149,7 +149,7 @@ pub async fn transact<T>(
         let error = match worked {
             Ok(value) => match transaction.commit().await {
                 Ok(()) => return Ok(attempts.succeed(value)),
-                Err(error) => failed(error).error("commit").into(),
+                Err(error) => failed(error).error_of_program("commit").into(),
             },
             Err(error) => {
                 // The next attempt must not wait for what this one has locked. Where this fails the

@@ -83,10 +83,10 @@ pub mod admin {
     };
     pub use crate::admin::model::Notes;
     pub use crate::admin::operations::{
-        Blocker, CancelJobs, Cancelled, EditJobs, Edited, ForceRelease, LeasePage, LeasePlace,
-        ListAudit, ListJobs, ListLeases, ListLimits, ListLocks, ListPausedNames, ListQueues,
-        ListRunning, ListSchedulers, ListWaits, ListWorkers, LockHolder, Note, NotedLock,
-        ReadHistory, ReadJob, Record, SweepNotes, Terminate, Unblock,
+        Blocker, CancelJobs, Cancelled, EditJobs, Edited, ForceRelease, JobMatch, LeasePage,
+        LeasePlace, ListAudit, ListJobs, ListLeases, ListLimits, ListLocks, ListPausedNames,
+        ListQueues, ListRunning, ListSchedulers, ListWaits, ListWorkers, LockHolder, Note,
+        NotedLock, ReadHistory, ReadJob, Record, SweepNotes, Terminate, Unblock,
     };
 }
 

@@ -225,6 +225,6 @@ mod cases {
             of.any(|text| text.starts_with("CREATE OR REPLACE FUNCTION lockapi.admit("))
         };
         let paths: Vec<_> = all.iter().filter(admits).map(|it| &*it.path).collect();
-        assert_eq!(paths, ["migrations/0025_limit_keys.sql"]);
+        assert_eq!(paths, ["migrations/0028_key_turns.sql"]);
     }
 }

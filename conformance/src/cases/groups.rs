@@ -42,6 +42,7 @@ register! { "groups":
     Q24 waiting_claim_is_woken_for_a_group;
     Q24 groups_have_their_turn_where_a_limit_holds_jobs_back;
     Q24 groups_that_have_nothing_due_have_no_turns;
+    Q24 admission_reads_so_much_and_goes_on_behind [Sql];
     Q24 idle_worker_takes_the_place_it_has_left;
     Q24 idle_worker_takes_the_place_it_has_left_in_a_transaction [Transactions];
     Q25 limits_are_changed_while_jobs_run;
@@ -650,6 +651,27 @@ async fn idle_worker(cx: &Context) -> (Runs, Gate) {
     let (handler, gate) = Gate::new();
     let worker = Worker::new(queue).concurrency(4).poll(MINUTE * 60);
     (run(worker.handle("count", handler)), gate)
+}
+
+/// However many groups have a job that is not due.
+async fn admission_reads_so_much_and_goes_on_behind(cx: Context) {
+    const DELAYED: usize = 10_000;
+    let queue = cx.queue().await;
+    let delayed = (0..DELAYED).map(|nth| of(&format!("g{nth:05}"), nth).delay(MINUTE * 60));
+    queue.push_all(delayed.collect()).await.unwrap();
+    queue.push(of("last", DELAYED)).await.unwrap();
+    let namespace = cx.namespace().replace('\'', "''");
+    let admit = format!(
+        "SELECT concat_ws(' ', admitted, looked, next_due) FROM lockapi.admit('{namespace}', 'work', 256)"
+    );
+    assert_eq!(cx.sql(&admit).await, ["0 256 20000"]);
+    assert_eq!(cx.sql(&admit).await, ["1 1"]);
+    one(&queue).await.ack().await.unwrap();
+    // And a claim finds it by itself.
+    queue.push(of("last of all", 0)).await.unwrap();
+    let claim = Claim::new(1).wait(MINUTE);
+    let found = soon("the job is there", queue.claim(&claim));
+    assert_eq!(numbers(&found.await.unwrap()), [0]);
 }
 
 async fn idle_worker_takes_the_place_it_has_left(cx: Context) {

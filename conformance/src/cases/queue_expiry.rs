@@ -65,6 +65,18 @@ async fn jobs_that_are_not_begun_in_time_are_dead_letters(cx: Context) {
     let again = one(&queue).await;
     assert_eq!((again.payload(), again.attempt()), ("7", 1));
     again.ack().await.unwrap();
+    // And one that was given back, in a queue with others that want its key.
+    let keyed = |nth| short(nth).unique("begun", Unique::Skip);
+    let begun = queue.push(keyed(8)).await.unwrap();
+    let claim = Claim::new(1).lease(MINUTE * 5).extended_by_hand();
+    let delivery = queue.claim(&claim).await.unwrap().remove(0);
+    cx.elapse(MINUTE * 2).await;
+    delivery.release().await.unwrap();
+    let other = queue.push(keyed(9)).await.unwrap();
+    assert_eq!((other.id, other.how), (begun.id, How::Existing));
+    let again = one(&queue).await;
+    assert_eq!((again.payload(), again.attempt()), ("8", 1));
+    again.ack().await.unwrap();
     let long = job(4).ttl(Duration::from_hours(24 * 366 * 11));
     let refused = queue.push(long).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);

@@ -18,6 +18,7 @@ use crate::patience::{eventually, soon};
 register! { "unanswered":
     W03 statement_does_not_outlast_its_client @ Own [Sql];
     W03 commit_that_was_given_up_is_cancelled @ Own [Sql];
+    W03 commit_under_hostile_settings_is_cancelled @ Own [Sql];
     W08 blocked_thread_loses_nothing @ Own [Futures];
 }
 
@@ -31,7 +32,7 @@ const AT_WORK: &str = "SELECT count(*)::text FROM pg_stat_activity
 async fn slow_push(cx: &Context, when: &str) -> (ErrorKind, Duration) {
     cx.sql(&format!(
         "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql
-             AS 'BEGIN PERFORM pg_sleep(30); RETURN NULL; END';
+             AS 'BEGIN PERFORM pg_catalog.pg_sleep(30); RETURN NULL; END';
          CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON lockapi.job DEFERRABLE INITIALLY {when}
              FOR EACH ROW EXECUTE FUNCTION slow();
          SELECT ''"
@@ -71,6 +72,20 @@ async fn commit_that_was_given_up_is_cancelled(cx: Context) {
     let (kind, waited) = slow_push(&cx, "DEFERRED").await;
     assert_eq!(kind, ErrorKind::Indeterminate);
     assert!(waited >= TIMEOUT && waited < TIMEOUT * 2, "{waited:?}");
+}
+
+/// What cancels it is sent on a connection of its own, first of all.
+async fn commit_under_hostile_settings_is_cancelled(cx: Context) {
+    cx.sql(
+        "CREATE SCHEMA hostile;
+         CREATE DOMAIN hostile.int8 AS pg_catalog.int8 CHECK (false);
+         DO $$ BEGIN
+             EXECUTE format('ALTER DATABASE %I SET search_path = hostile, pg_catalog', current_database());
+         END $$;
+         SELECT ''",
+    )
+    .await;
+    commit_that_was_given_up_is_cancelled(cx).await;
 }
 
 /// All that the program has is one thread, and it blocks that for longer than every timeout while

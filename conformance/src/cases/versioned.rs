@@ -222,6 +222,15 @@ async fn conflicts_at_the_commit_are_repeated_and_unknown_commits_are_not(cx: Co
     let (attempts, outcome) = accounts.execute(&retry, unknown).await;
     assert_eq!(attempts, 1);
     assert!(outcome.is_err());
+    // What is wrong with the data is no outage, and not repeated.
+    let refused = at_commit("RAISE EXCEPTION 'not enough'");
+    let (attempts, outcome) = accounts.execute(&retry, refused).await;
+    assert_eq!(attempts, 1);
+    let error = outcome.unwrap_err();
+    let error = error
+        .downcast_ref::<lockapi::Error>()
+        .expect("of the library");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }
 
 async fn second_attempt_locks_and_succeeds(cx: Context) {

@@ -565,6 +565,7 @@ impl<C: Connection> Pair<'_, C> {
                     4 => Outcome::Abandon,
                     5 => Outcome::Extend(time),
                     6 => Outcome::Defer(time),
+                    7 => Outcome::Interrupt,
                     _ => Outcome::Ack,
                 };
                 (self.ticket(*back), outcome)

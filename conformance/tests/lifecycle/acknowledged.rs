@@ -142,6 +142,7 @@ fn acts_of_operators() -> Vec<(&'static str, Act)> {
             act(CancelJobs {
                 name: name(),
                 ids: vec![77],
+                only: None,
                 running: true,
                 reason: "again".to_owned(),
             }),
@@ -151,6 +152,7 @@ fn acts_of_operators() -> Vec<(&'static str, Act)> {
             act(EditJobs {
                 name: name(),
                 ids: vec![77],
+                only: None,
                 edit: JobEdit::new().now(),
                 again: false,
                 topic: 1,

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use diesel::PgConnection;
 use futures_util::future::{Either, select};
-use lockapi::driver::{Connection, Connector, Listener, Rows, Script, Statement, Type, Value};
+use lockapi::driver::{
+    Connection, Connector, Listener, Mode, Rows, Script, Statement, Type, Value,
+};
 use lockapi::memory::Database;
 use lockapi::queue::{Job, QueueOptions};
 use lockapi::suite::driver::Operation;
@@ -376,4 +378,50 @@ fn a_connection_of_a_postgres_pool_goes_back_as_it_was() {
         let mut notifications = connection.notifications();
         notifications.iter().count().expect("they are counted")
     });
+}
+
+/// The statements that the server keeps for the session.
+#[derive(Clone)]
+struct Prepared;
+
+impl Operation for Prepared {
+    type Output = i64;
+
+    const STATEMENT: Statement = Statement {
+        name: "driver.prepared",
+        sql: "SELECT count(*) AS prepared FROM pg_prepared_statements",
+        params: &[],
+        columns: &[Type::Int],
+    };
+
+    fn params(_: &[Self]) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<i64>, Failure> {
+        rows.into_iter().map(|mut row| row.int(0)).collect()
+    }
+
+    fn model(_: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {
+        None
+    }
+}
+
+/// A program may have none for its own connections, as behind a proxy.
+#[test]
+fn sessions_of_a_pool_without_prepared_statements_keep_each_once() {
+    let (url, runtime) = crate::server();
+    let _runtime = runtime.enter();
+    let options: sqlx::postgres::PgConnectOptions = url.parse().expect("options");
+    let options = options.statement_cache_capacity(0);
+    let pool = sqlx::postgres::PgPoolOptions::new().connect_lazy_with(options);
+    let connector = lockapi_sqlx::connector(&pool).expect("a connector");
+    let prepared = runtime.block_on(async {
+        let mut connection = connector.connect(Mode::Direct).await.expect("connected");
+        for _ in 0..10 {
+            connection.perform(&[Pid]).await.expect("answered");
+        }
+        connection.perform(&[Prepared]).await.expect("answered")
+    });
+    assert_eq!(prepared, [2]);
 }

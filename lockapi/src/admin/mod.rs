@@ -58,9 +58,10 @@ pub use jobs::{
 pub use levels::{LimitLevel, WorkerNumber};
 pub(crate) use model::Notes;
 pub(crate) use operations::{
-    Blocker, CancelJobs, Edit, EditJobs, Edited, ForceRelease, ListAudit, ListJobs, ListLeases,
-    ListLimits, ListLocks, ListPausedNames, ListQueues, ListRunning, ListSchedulers, ListWaits,
-    ListWorkers, Note, NotedLock, ReadHistory, ReadJob, Record, SweepNotes, Terminate, Unblock,
+    Blocker, CancelJobs, Edit, EditJobs, Edited, ForceRelease, JobMatch, ListAudit, ListJobs,
+    ListLeases, ListLimits, ListLocks, ListPausedNames, ListQueues, ListRunning, ListSchedulers,
+    ListWaits, ListWorkers, Note, NotedLock, ReadHistory, ReadJob, Record, SweepNotes, Terminate,
+    Unblock,
 };
 pub(crate) use priority::Shared;
 pub use priority::{Priority, PriorityScope, Report, SignalOutcome, SignalledBlocker};

@@ -20,6 +20,16 @@ pub(crate) async fn perform_first<N: Connection, O: Operation>(
     if !done.as_ref().is_err_and(by_the_role) {
         return done;
     }
+    // It is rare, and every statement would have the room for it.
+    Box::pin(perform_in_transaction(connection, one)).await
+}
+
+/// Performs a statement in a transaction of its own, that the settings of the role do not reach. A proxy may give the parts
+/// of a message to several sessions otherwise: a driver that prepares first would execute what another client has prepared.
+pub(crate) async fn perform_in_transaction<N: Connection, O: Operation>(
+    connection: &mut N,
+    one: &[O],
+) -> Result<Vec<O::Output>, Failure> {
     let begun = connection.script(Script::Begin(BEGIN)).await;
     // It may have begun, and failed then.
     begun.map_err(|failure| Failure {

@@ -1,5 +1,7 @@
 //! The server's code, from its message, for drivers that do not tell the code.
 
+use std::borrow::Cow;
+
 /// How a message begins or what it contains, and the code that the server sends with it.
 const MESSAGES: &[(&str, &str)] = &[
     ("out of shared memory", "53200"),
@@ -92,8 +94,13 @@ const TRANSLATED: &[(&str, &[&str])] = &[
 ///
 /// It knows the messages that this library acts upon: in English, and of a lock wait that timed out, of a
 /// deadlock and of a full lock table also in eleven other languages.
+///
+/// What the server quotes decides nothing: it may be a value of the program's users.
 #[must_use]
 pub fn sqlstate_of_message(message: &str) -> Option<&'static str> {
+    let told = without_quotes(message);
+    let own = of_another_session(message);
+    let message = &*told;
     let known = MESSAGES.iter().find(|(text, _)| message.contains(text));
     let missing = || {
         let missing = MISSING.iter().find(|(what, _)| message.contains(what));
@@ -105,8 +112,23 @@ pub fn sqlstate_of_message(message: &str) -> Option<&'static str> {
         code.map(|(code, _)| *code)
     };
     let code = known.or_else(missing).map(|(_, code)| *code);
-    code.or_else(|| of_another_session(message))
-        .or_else(translated)
+    code.or(own).or_else(translated)
+}
+
+/// The message without what is between its first and its last quotation mark. What connecting failed with quotes names of hosts
+/// and roles alone, and an error of the server after the first.
+fn without_quotes(message: &str) -> Cow<'_, str> {
+    const MARKS: &[char] = &[
+        '"', '\u{bb}', '\u{ab}', '\u{201c}', '\u{201d}', '\u{201e}', '\u{300c}', '\u{300d}',
+    ];
+    let (first, last) = (message.find(MARKS), message.rfind(MARKS));
+    match (first, last) {
+        (Some(first), Some(last)) if !message.starts_with("connection to ") => {
+            let mark = message[last..].chars().next().map_or(0, char::len_utf8);
+            Cow::Owned(format!("{}{}", &message[..first], &message[last + mark..]))
+        }
+        _ => Cow::Borrowed(message),
+    }
 }
 
 /// A prepared statement of the connection is missing, or one of another is there.
@@ -139,6 +161,30 @@ mod tests {
             ("検出 デッドロックを検出しました", "40P01"),
         ] {
             assert_eq!(sqlstate_of_message(message), Some(code), "{message}");
+        }
+        for (said, code) in [
+            (
+                r#"invalid input value for enum mood: "deadlock detected""#,
+                None,
+            ),
+            (
+                r#"invalid input value for enum mood: "a" terminating connection "b""#,
+                None,
+            ),
+            (
+                "ungültige Eingabe für Enum mood: »Verklemmung (Deadlock) entdeckt«",
+                None,
+            ),
+            (
+                r#"connection to server at "a", port 1 failed: FATAL:  password authentication failed for user "b""#,
+                Some("28P01"),
+            ),
+            (
+                r#"database "permission denied" does not exist"#,
+                Some("3D000"),
+            ),
+        ] {
+            assert_eq!(sqlstate_of_message(said), code, "{said}");
         }
         let message = "Relation »lockapi.lease« existiert nicht";
         assert_eq!(sqlstate_of_message(message), None);

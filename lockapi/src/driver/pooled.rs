@@ -9,6 +9,7 @@ use super::script::Script;
 use super::threaded::{BlockingConnection, BlockingListener, Inline};
 use super::value::{Row, Rows, Type, Value};
 use crate::blocking::block_on;
+use crate::engine::probe::Marker;
 use crate::error::Failure;
 use crate::memory::ModelState;
 
@@ -25,6 +26,8 @@ pub struct BorrowedConnection<N: BlockingListener> {
     before: Option<Settings>,
     in_transaction: bool,
     listens: bool,
+    /// Whether a probe that was given up has left its lock in the session.
+    is_locked: bool,
 }
 
 impl<N: BlockingListener> BorrowedConnection<N> {
@@ -42,6 +45,7 @@ impl<N: BlockingListener> BorrowedConnection<N> {
             before,
             in_transaction: false,
             listens: false,
+            is_locked: false,
         })
     }
 
@@ -72,7 +76,11 @@ impl<N: BlockingListener> fmt::Debug for BorrowedConnection<N> {
 
 impl<N: BlockingListener> BlockingConnection for BorrowedConnection<N> {
     fn run(&mut self, statement: &'static Statement, params: Vec<Value>) -> Result<Rows, Failure> {
-        self.connection.run(statement, params)
+        let leaves_lock = Marker::leaves_lock(statement, &params);
+        self.is_locked |= leaves_lock == Some(true);
+        let outcome = self.connection.run(statement, params);
+        self.is_locked &= !(leaves_lock == Some(false) && outcome.is_ok());
+        outcome
     }
 
     fn script(&mut self, script: Script) -> Result<(), Failure> {
@@ -96,10 +104,10 @@ impl<N: BlockingListener> BlockingListener for BorrowedConnection<N> {
 impl<N: BlockingListener> Drop for BorrowedConnection<N> {
     fn drop(&mut self) {
         match self.give_back() {
-            Ok(()) => {}
+            Ok(()) if !self.is_locked => {}
             // The session of another is left alone.
             Err(failure) if failure.is_of_another_session() => {}
-            Err(_) => {
+            Ok(()) | Err(_) => {
                 // It ends the session if that has not ended; the answer is an error in any case.
                 let _ended = self.connection.script(TERMINATE);
             }
@@ -197,6 +205,7 @@ mod tests {
 
     use super::*;
     use crate::ErrorKind;
+    use crate::engine::probe::Lock;
 
     const BEGIN: Script = Script::Begin("BEGIN");
 
@@ -289,6 +298,32 @@ mod tests {
     fn a_session_that_is_not_as_it_was_ends() {
         let ran = give_back(Mode::Direct, "driver.restore_settings", &[]);
         assert_eq!(ran, ["driver.restore_settings", TERMINATE.sql()]);
+    }
+
+    /// A probe that is given up before it has given its lock back ends the session that has it.
+    #[test]
+    fn a_session_with_the_lock_of_a_probe_ends() {
+        let ended = |locks: &[Lock]| {
+            let ran = Arc::new(Mutex::new(Vec::new()));
+            let noting = Recording {
+                ran: Arc::clone(&ran),
+                fails: "",
+            };
+            let mut pooled = BorrowedConnection::take(noting, Mode::Proxied).unwrap();
+            for lock in locks {
+                let params = Marker::params(&[Marker {
+                    marker: String::new(),
+                    lock: *lock,
+                }]);
+                pooled.run(&Marker::STATEMENT, params).unwrap();
+            }
+            drop(pooled);
+            let ran = ran.lock().unwrap();
+            ran.last() == Some(&TERMINATE.sql())
+        };
+        assert!(ended(&[Lock::Session(1)]));
+        assert!(!ended(&[Lock::Session(1), Lock::GiveBack(1)]));
+        assert!(!ended(&[Lock::Transaction(1), Lock::None]));
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::driver::Driver;
 use super::timer::Timer;
 use super::watch::Watch;
-use crate::driver::{Connection, Mode, Operation, Row, Rows, Statement, Type, Value};
+use crate::driver::first_statement::perform_first;
+use crate::driver::{Mode, Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::memory::ModelState;
 use crate::sync::{Mutex, MutexGuard};
@@ -80,7 +81,7 @@ impl Cancels {
             }
             let cancelling = async {
                 let mut connection = self.driver.connect(Mode::Direct).await?;
-                connection.perform(&[Cancelled(wanted)]).await
+                perform_first(&mut connection, Cancelled(wanted)).await
             };
             // Where the server cannot be reached, it has its own timeout.
             let _unreachable = watch.bound(cancelling).await;

@@ -61,17 +61,6 @@ impl Connections {
         self.tasks.spawn(&self.driver, name, task);
     }
 
-    /// The same with another time limit.
-    pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
-        let (driver, timer) = (self.driver.clone(), self.timer.clone());
-        Self {
-            tasks: Arc::clone(&self.tasks),
-            epochs: Arc::clone(&self.epochs),
-            reconnect: Arc::clone(&self.reconnect),
-            ..Self::new(driver, timer, self.mode, timeout)
-        }
-    }
-
     /// Opens a connection, sets its session parameters and enters the epoch of the server; refuses a
     /// standby, and a server that another one has replaced. Its statements wait for a lock for
     /// `lock_timeout` at most, or without a limit if that is zero. After a failure the next call waits a
@@ -241,18 +230,18 @@ impl OpenConnection {
         Ok(())
     }
 
-    /// Runs work that makes its own transactions on the connection itself.
-    pub(crate) async fn run<T>(
+    /// Runs work that makes its own transactions on the connection itself, within the limit of `watch`.
+    pub(crate) async fn run_within<T>(
         &mut self,
+        watch: &Arc<Watch>,
         work: impl for<'a> FnOnce(
             &'a mut DriverConnection,
         )
             -> Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>,
     ) -> Result<T, Failure> {
-        let watch = Arc::clone(&self.watch);
-        self.check_epoch(&watch).await?;
+        self.check_epoch(watch).await?;
         let outcome = watch.within(work(&mut self.connection)).await;
-        self.answered(&watch, outcome)
+        self.answered(watch, outcome)
     }
 
     /// Runs a batch in a transaction of its own, within the time limit.

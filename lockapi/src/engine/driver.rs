@@ -93,6 +93,10 @@ impl Connection for DriverListener {
     async fn script(&mut self, script: Script) -> Result<(), Failure> {
         self.0.script(script).await
     }
+
+    fn superseded(&self) {
+        self.0.superseded();
+    }
 }
 
 impl Listener for DriverListener {

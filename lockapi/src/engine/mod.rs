@@ -85,8 +85,8 @@ use slots::Slots;
 pub(crate) use timer::Alarm;
 pub(crate) use timer::Timer;
 
-/// How long migrations may take: another process may be applying them.
-const MIGRATION_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long migrations may take: what creates an index reads a table, and another process may be applying them first.
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// Connects: checks the options, probes the server, and gives the backend.
 ///
@@ -290,17 +290,17 @@ impl Backend for Engine {
 
     async fn migrate(&self) -> Result<()> {
         let connections = Arc::clone(&self.0.connections);
-        let patient = connections.with_timeout(MIGRATION_TIMEOUT);
+        let migrating = Arc::clone(&connections);
         run_task(
             &connections.driver,
             "lockapi-migrate",
             "migrate",
             async move {
-                let watch = patient.watch();
-                let mut connection = patient.open(&watch, Duration::ZERO).await?;
-                let timer = patient.timer.clone();
+                let mut connection = migrating.open(&migrating.watch(), Duration::ZERO).await?;
+                let timer = migrating.timer.clone();
+                let watch = migrating.watch_within(MIGRATION_TIMEOUT);
                 connection
-                    .run(|connection| {
+                    .run_within(&watch, |connection| {
                         Box::pin(async move { migrate::run(connection, &timer).await })
                     })
                     .await

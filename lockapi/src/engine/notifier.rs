@@ -159,7 +159,7 @@ async fn hear(
     advanced.as_mut().enable();
     let opening = async {
         let mut listener = connections.driver.listener().await?;
-        prepare(&mut listener).await?;
+        prepare(&mut listener, &connections.epochs).await?;
         Ok(listener)
     };
     let mut listener = watch.bound(opening).await?;

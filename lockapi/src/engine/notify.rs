@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::batcher::Queued;
 use super::connection::apply_session_settings;
+use super::epoch::Epochs;
 use super::session_settings::SessionSettings;
 use crate::driver::{Listener, Operation, Row, Rows, Script, Statement, Type, Value};
 use crate::error::Failure;
@@ -21,13 +22,16 @@ const LIMIT: Duration = Duration::from_secs(5);
 #[cfg(feature = "suite")]
 pub async fn listen<C: crate::driver::Connector>(connector: &C) -> Result<C::Listener, Failure> {
     let mut listener = connector.listener().await?;
-    prepare(&mut listener).await?;
+    prepare(&mut listener, &Epochs::default()).await?;
     Ok(listener)
 }
 
-/// Settles the settings of a connection, and has it listen.
-pub(super) async fn prepare<L: Listener>(listener: &mut L) -> Result<(), Failure> {
-    apply_session_settings(listener, SessionSettings::session(Duration::ZERO, LIMIT)).await?;
+/// Settles the settings of a connection, enters the epoch of its server, and has it listen: nothing that concerns this program
+/// is sent by a server that another has replaced.
+pub(super) async fn prepare<L: Listener>(listener: &mut L, epochs: &Epochs) -> Result<(), Failure> {
+    let settings = SessionSettings::session(Duration::ZERO, LIMIT);
+    let state = apply_session_settings(listener, settings).await?;
+    epochs.enter(listener, state).await?;
     listener.script(Script::Listen).await
 }
 

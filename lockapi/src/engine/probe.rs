@@ -17,6 +17,7 @@ use crate::{LockId, random};
 
 /// Begins each of its transactions.
 pub use crate::driver::first_statement::BEGIN;
+use crate::driver::first_statement::perform_in_transaction;
 
 /// How long a statement of the probe may take at the server.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -214,8 +215,8 @@ async fn of_one_server(
     other: &mut DriverConnection,
     refusal: Failure,
 ) -> Failure {
-    let here = one.perform(&[Started]);
-    let started = join(here, other.perform(&[Started])).await;
+    let here = perform_in_transaction(one, &[Started]);
+    let started = join(here, perform_in_transaction(other, &[Started])).await;
     match started {
         (Ok(here), Ok(there)) if here != there => {
             let message = "two connections have reached two servers, which were not started at the same time; a name, a \
@@ -289,6 +290,19 @@ pub struct Marker {
     pub marker: String,
     /// What is done to a lock.
     pub lock: Lock,
+}
+
+impl Marker {
+    /// Whether a statement leaves a lock in its session, or takes it away again; none of other statements.
+    pub(crate) fn leaves_lock(statement: &Statement, params: &[Value]) -> Option<bool> {
+        let what = match params {
+            [_, Value::Text(what), _] if statement.name == Self::STATEMENT.name => what,
+            _ => return None,
+        };
+        let is = |lock: Lock| lock.parts().0 == what;
+        let kept = is(Lock::Session(0)).then_some(true);
+        kept.or_else(|| is(Lock::GiveBack(0)).then_some(false))
+    }
 }
 
 /// What a [`Marker`] does to an advisory lock.

@@ -86,8 +86,8 @@ impl IdOptions {
         }
     }
 
-    /// How long a snowflake generator continues while the database is unavailable, 10 s by default, 100
-    /// ms to 1 min. It writes to the database twice in this time, and no more often at full speed.
+    /// How long a snowflake generator continues after it has last written to the database, 10 s by default, 100
+    /// ms to 1 min: half of it at least without the database. It writes to the database twice in this time, and no more often at full speed.
     ///
     /// A longer reserve does not affect uniqueness, but costs time:
     /// - A number whose owner died can be claimed by another after three times the reserve. A
@@ -105,7 +105,7 @@ impl IdOptions {
         self
     }
 
-    /// How long a generator continues while the database is unavailable.
+    /// How long a generator continues after it has last written to the database.
     pub(crate) fn reserved(&self) -> Duration {
         self.reserve
     }
@@ -169,7 +169,7 @@ impl IdOptions {
 ///   batch; then callers wait. After the server's clock was set back it runs ahead until the clock has
 ///   caught up. If the answer to a claim was lost, the repeated claim starts up to a second before the
 ///   [reserve](IdOptions::reserve) ends, and its ids run ahead as long.
-/// - While the database is unavailable it continues for its [reserve](IdOptions::reserve); then
+/// - While the database is unavailable it continues for at least half of its [reserve](IdOptions::reserve); then
 ///   every call fails until the database is back.
 /// - Blocks have no gaps except for numbers that processes took and did not use, and those that are left
 ///   out after a fail-over.

@@ -136,6 +136,7 @@ fn ended() -> Failure {
 impl Drop for Session {
     fn drop(&mut self) {
         let mut state = self.database.shared.lock();
+        state.silent_sessions.remove(&self.id);
         if state.sessions.remove(&self.id).is_some() {
             state.model.end_session(self.id);
         }

@@ -165,6 +165,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "rights",
         sql: include_str!("../../migrations/0027_rights.sql"),
     },
+    Migration {
+        version: 28,
+        name: "key_turns",
+        sql: include_str!("../../migrations/0028_key_turns.sql"),
+    },
 ];
 
 impl Migration {
@@ -190,10 +195,11 @@ const SETTINGS: &str = include_str!("settings.sql");
 
 /// Applies what is missing.
 pub(crate) async fn run<N: Connection>(connection: &mut N, timer: &Timer) -> Result<(), Failure> {
-    let until = timer.now() + PATIENCE;
+    let mut until = timer.now() + PATIENCE;
     loop {
         begin(connection).await?;
-        let failure = match apply(connection).await {
+        let mut turn = Turn::Unknown;
+        let failure = match apply(connection, &mut turn).await {
             Ok(()) => return connection.script(Script::Commit).await,
             Err(failure) => failure,
         };
@@ -201,6 +207,10 @@ pub(crate) async fn run<N: Connection>(connection: &mut N, timer: &Timer) -> Res
             connection.script(Script::Rollback).await?;
         }
         let locked = failure.sqlstate.as_deref() == Some("55P03");
+        if turn == Turn::OfAnother {
+            // It gets on, and leaves nothing to do.
+            until = timer.now() + PATIENCE * 2;
+        }
         if !locked || timer.now() + PAUSE > until {
             return Err(failure);
         }
@@ -208,7 +218,16 @@ pub(crate) async fn run<N: Connection>(connection: &mut N, timer: &Timer) -> Res
     }
 }
 
-async fn apply<N: Connection>(connection: &mut N) -> Result<(), Failure> {
+/// Whose turn it is to migrate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Unknown,
+    /// Another transaction applies migrations.
+    OfAnother,
+    Own,
+}
+
+async fn apply<N: Connection>(connection: &mut N, turn: &mut Turn) -> Result<(), Failure> {
     connection.script(Script::Run(SETTINGS)).await?;
     let (missing, seen) = missing(connection).await?;
     if missing.is_empty() {
@@ -222,7 +241,9 @@ async fn apply<N: Connection>(connection: &mut N) -> Result<(), Failure> {
         return Err(refused(ErrorKind::Unsupported, message));
     }
     let key = internal_key("lockapi", "migrate");
+    *turn = Turn::OfAnother;
     connection.perform(&[LockMigrations { key }]).await?;
+    *turn = Turn::Own;
     let (missing, _) = self::missing(connection).await?;
     for migration in &missing {
         let applied = connection.script(Script::Run(migration.sql)).await;

@@ -235,8 +235,11 @@ pub enum Outcome {
     /// Nobody could begin it: it is delivered again after this time, unless it expires before, and this delivery does not
     /// count.
     Defer(Duration),
-    /// It goes back to its place in the queue, and this delivery does not count.
+    /// Nobody has begun it: it goes back to its place in the queue, and this delivery does not count.
     Release,
+    /// It was begun, and is not finished: it goes back to its place in the queue, and this delivery does not count. It does not
+    /// [expire](super::Job::ttl) any more.
+    Interrupt,
     /// It is released, and this delivery counts: its owner dropped it without an outcome.
     Abandon,
     /// It is kept for this long from now.

@@ -314,7 +314,8 @@ impl Delivery {
         async move { settling.await.map(drop) }
     }
 
-    /// Releases it unfinished: it keeps its position in the queue, and this delivery does not count.
+    /// Releases it unfinished: it keeps its position in the queue, and this delivery does not count. It was delivered in time, so it
+    /// does not [expire](super::Job::ttl) any more.
     ///
     /// # Cancel safety
     /// When dropped, the outcome is still sent.
@@ -322,7 +323,7 @@ impl Delivery {
     /// # Errors
     /// As for [`ack`](Self::ack).
     pub fn release(self) -> impl Future<Output = Result<()>> + Send + use<> {
-        let settling = self.settle("release", Outcome::Release);
+        let settling = self.settle("release", Outcome::Interrupt);
         async move { settling.await.map(drop) }
     }
 

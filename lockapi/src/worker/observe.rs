@@ -78,7 +78,7 @@ impl Ending {
                 error: error.clone(),
             },
             Self::Snoozed(time) => Outcome::Snooze(*time),
-            Self::Lost | Self::Released => Outcome::Release,
+            Self::Lost | Self::Released => Outcome::Interrupt,
         }
     }
 

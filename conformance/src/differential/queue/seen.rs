@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockapi::admin::{JobDetails, JobEdit};
 use lockapi::queue::Priority;
-use lockapi::suite::admin::{CancelJobs, EditJobs, ListRunning, ReadJob};
+use lockapi::suite::admin::{CancelJobs, EditJobs, JobMatch, ListRunning, ReadJob};
 use lockapi::suite::queue::{
     CountJobs, CountRunning, DeadLetterRow, ReadDeadLetters, ReadQueueLimit, ReadUnhandled,
     RunningPart, UnhandledRow,
@@ -66,6 +66,18 @@ impl<C: Connection> Pair<'_, C> {
         }
     }
 
+    /// Of some jobs only those of a name, in a group or with a tag, which they may have or not.
+    fn only(back: u8) -> Option<JobMatch> {
+        let mut only = JobMatch::default();
+        match back % 5 {
+            1 => only.name = format!("job {}", back / 5 % 4),
+            2 => only.group = format!("group {}", back / 5 % 3),
+            3 => only.tag = format!("tag {}", back / 5 % 3),
+            _ => return None,
+        }
+        Some(only)
+    }
+
     /// Cancels a job as an operator.
     pub(super) async fn cancel_one(&mut self, back: u8, running: bool) {
         let (real, model) = self.job(back);
@@ -73,6 +85,7 @@ impl<C: Connection> Pair<'_, C> {
             [CancelJobs {
                 name: self.name(),
                 ids: vec![id, -1],
+                only: Self::only(back),
                 running,
                 reason: "a mistake".to_owned(),
             }]
@@ -127,6 +140,7 @@ impl<C: Connection> Pair<'_, C> {
             [EditJobs {
                 name: self.name(),
                 ids: vec![id, -1],
+                only: Self::only(back),
                 edit,
                 again: matches!(when, EditIf::Differs),
                 topic: 0,

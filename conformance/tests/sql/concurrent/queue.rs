@@ -222,6 +222,7 @@ pub(super) fn cancel_as_operator() -> Step {
         vec![CancelJobs {
             name: name(side),
             ids: vec![side.given("job a")],
+            only: None,
             running: true,
             reason: "a mistake".to_owned(),
         }]
@@ -244,6 +245,7 @@ pub(super) fn cancel_elsewhere(namespace: bool) -> Step {
         vec![CancelJobs {
             name,
             ids: vec![side.given("job a")],
+            only: None,
             running: true,
             reason: "a mistake".to_owned(),
         }]
@@ -263,6 +265,7 @@ pub(super) fn edit_by(edit: JobEdit) -> Step {
         vec![EditJobs {
             name: name(side),
             ids: vec![side.given("job a")],
+            only: None,
             edit: edit.clone(),
             again: false,
             topic: 1,
@@ -291,6 +294,7 @@ pub(super) fn edit_elsewhere(namespace: bool) -> Step {
         vec![EditJobs {
             name,
             ids: vec![side.given("job a")],
+            only: None,
             edit: JobEdit::new().payload("2"),
             again: false,
             topic: 1,

@@ -64,7 +64,7 @@ fn how(outcome: &Outcome) -> Option<How> {
         Outcome::Ack | Outcome::AckWithResult(_) => Some(How::Ack),
         Outcome::Nack { .. } | Outcome::Reject { .. } => Some(How::Nack),
         Outcome::Snooze(_) | Outcome::Defer(_) => Some(How::Snooze),
-        Outcome::Release => Some(How::Release),
+        Outcome::Release | Outcome::Interrupt => Some(How::Release),
         Outcome::Abandon => Some(How::Abandon),
         _ => None,
     }

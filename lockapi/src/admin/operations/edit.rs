@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::operate::JobMatch;
 use crate::admin::{JobEdit, MAX_PAYLOAD_CHARS, Seen};
 use crate::driver::columns::maybe_int;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
@@ -16,6 +17,8 @@ pub struct EditJobs {
     pub name: Name,
     /// The numbers of the jobs.
     pub ids: Vec<i64>,
+    /// Which of these; all, if that is not said.
+    pub only: Option<JobMatch>,
     /// What is changed, as it was checked.
     pub edit: JobEdit,
     /// Whether jobs that have all that already are left.
@@ -65,6 +68,9 @@ impl Operation for EditJobs {
             Type::Text,
             Type::Bool,
             Type::Int,
+            Type::Text,
+            Type::Text,
+            Type::Text,
         ],
         columns: &[
             Type::Int,
@@ -85,7 +91,7 @@ impl Operation for EditJobs {
             let due = seen.map_or(-1, |seen| seen.due);
             let seen = seen.unwrap_or(&nothing);
             let priority = edit.priority.map_or(-1, Priority::number);
-            vec![
+            let mut params = vec![
                 Value::Text(one.name.namespace.clone()),
                 Value::Text(one.name.queue.clone()),
                 Value::Ints(one.ids.clone()),
@@ -103,7 +109,9 @@ impl Operation for EditJobs {
                 Value::Text(seen.payload.clone()),
                 Value::Bool(one.again),
                 Value::Int(i64::try_from(MAX_PAYLOAD_CHARS).unwrap_or(i64::MAX)),
-            ]
+            ];
+            params.extend(JobMatch::params(one.only.as_ref()));
+            params
         };
         batch.first().map(of).unwrap_or_default()
     }

@@ -2,7 +2,8 @@
 -- negative, with the priority $6, if that is not negative, the maximum number of deliveries $7, if it is not 0, and the
 -- payload $8, if that is not empty. Where $11 is not negative: only one that is as somebody saw it, due at $11, with the
 -- priority $12, the maximum number of deliveries $13, $14 deliveries, and a payload whose first $17 characters are $15, unless
--- that is empty. Where $16 is true: not those that have all that already, which are found again after they were moved.
+-- that is empty. Where $16 is true: not those that have all that already, which are found again after they were moved. Only
+-- those with the name $18, in the group $19 and with the tag $20, each unless it is empty.
 --
 -- Promises: what is due keeps its place, unless it gets another priority; otherwise it is due now or later, as one that is
 -- pushed, so claims that have gone on find it. One of a group that is due later is parked, and leaves its place in the
@@ -13,8 +14,8 @@
 -- Where nothing is found, it may have been done by a session that ended while its commit waited for a standby: the
 -- statement writes to the WAL, so that its commit waits for that too.
 -- Index: job_pkey; the collation keeps job_due from fitting.
--- Race: of a claim and an edit, the one that locks the row first takes effect: whether it waits, and is as it was seen, is read
--- on the locked row. Rows that a claim, an admission or a transaction has locked are skipped and counted.
+-- Race: of a claim and an edit, the one that locks the row first takes effect: whether it waits, and is as it was seen or looked
+-- for, is read on the locked row. Rows that a claim, an admission or a transaction has locked are skipped and counted.
 WITH held AS MATERIALIZED (
     SELECT j.id, j.attempt, j.priority, coalesce(j.due_at, j.run_at) AS due,
            j.token IS NULL
@@ -30,6 +31,8 @@ WITH held AS MATERIALIZED (
       FROM lockapi.job AS j
      WHERE j.id = ANY ($3::int8[])
        AND j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text
+       AND ($18::text = '' OR (j.name = $18::text) IS TRUE) AND ($19::text = '' OR (j.group_key = $19::text) IS TRUE)
+       AND ($20::text = '' OR ($20::text = ANY (pg_catalog.string_to_array(j.headers ->> 'tags', ','))) IS TRUE)
        FOR UPDATE OF j SKIP LOCKED
 ), wanted AS MATERIALIZED (
     SELECT h.id, h.due AS before, t.moved, d.due, h.has_rest AND d.due = h.due AS same
@@ -78,4 +81,6 @@ SELECT e.n AS edited, l.n AS locked, u.n AS used_up, u.attempt,
  CROSS JOIN (SELECT pg_catalog.count(*) AS n
                FROM lockapi.job AS j
               WHERE j.id = ANY ($3::int8[]) AND j.id <> ALL (ARRAY(SELECT o.id FROM held AS o))
-                AND j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text) AS l
+                AND j.namespace COLLATE "POSIX" = $1::text AND j.queue COLLATE "POSIX" = $2::text
+                AND ($18::text = '' OR (j.name = $18::text) IS TRUE) AND ($19::text = '' OR (j.group_key = $19::text) IS TRUE)
+                AND ($20::text = '' OR ($20::text = ANY (pg_catalog.string_to_array(j.headers ->> 'tags', ','))) IS TRUE)) AS l

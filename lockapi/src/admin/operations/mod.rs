@@ -21,4 +21,4 @@ pub use note::{Note, NotedLock, SweepNotes};
 pub use operate::Cancelled;
 #[cfg(feature = "suite")]
 pub use operate::LockHolder;
-pub use operate::{Blocker, CancelJobs, ForceRelease, Record, Terminate, Unblock};
+pub use operate::{Blocker, CancelJobs, ForceRelease, JobMatch, Record, Terminate, Unblock};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::admin::JobFilter;
 use crate::driver::{Operation, Row, Rows, Statement, Type, Value};
 use crate::error::Failure;
 use crate::key::LockId;
@@ -47,6 +48,38 @@ pub struct LockHolder {
     pub ended: bool,
 }
 
+/// What jobs have that are changed because a filter matched them: a push may have replaced one since, with another name and other
+/// tags. Empty is any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobMatch {
+    /// The name.
+    pub name: String,
+    /// The group.
+    pub group: String,
+    /// One of the tags.
+    pub tag: String,
+}
+
+impl JobMatch {
+    pub(crate) fn of(filter: &JobFilter) -> Self {
+        Self {
+            name: filter.name.clone(),
+            group: filter.group.clone(),
+            tag: filter.tag.clone(),
+        }
+    }
+
+    pub(super) fn params(only: Option<&Self>) -> [Value; 3] {
+        let text =
+            |of: fn(&Self) -> &String| Value::Text(only.map(of).cloned().unwrap_or_default());
+        [
+            text(|it| &it.name),
+            text(|it| &it.group),
+            text(|it| &it.tag),
+        ]
+    }
+}
+
 /// Cancels jobs of a queue.
 #[derive(Clone, Debug)]
 pub struct CancelJobs {
@@ -54,6 +87,8 @@ pub struct CancelJobs {
     pub name: Name,
     /// The numbers of the jobs.
     pub ids: Vec<i64>,
+    /// Which of these; all, if that is not said.
+    pub only: Option<JobMatch>,
     /// Whether those that run are cancelled, too.
     pub running: bool,
     /// Why.
@@ -236,19 +271,30 @@ impl Operation for CancelJobs {
     const STATEMENT: Statement = Statement {
         name: "admin.cancel_jobs",
         sql: include_str!("cancel_jobs.sql"),
-        params: &[Type::Text, Type::Text, Type::Ints, Type::Text, Type::Bool],
+        params: &[
+            Type::Text,
+            Type::Text,
+            Type::Ints,
+            Type::Text,
+            Type::Bool,
+            Type::Text,
+            Type::Text,
+            Type::Text,
+        ],
         columns: &[Type::Int, Type::Int, Type::Bool],
     };
 
     fn params(batch: &[Self]) -> Vec<Value> {
         let of = |one: &Self| {
-            vec![
+            let mut params = vec![
                 Value::Text(one.name.namespace.clone()),
                 Value::Text(one.name.queue.clone()),
                 Value::Ints(one.ids.clone()),
                 Value::Text(one.reason.clone()),
                 Value::Bool(one.running),
-            ]
+            ];
+            params.extend(JobMatch::params(one.only.as_ref()));
+            params
         };
         batch.first().map(of).unwrap_or_default()
     }
@@ -272,7 +318,8 @@ impl Operation for CancelJobs {
             let Some(kind) = model.jobs.kind(&one.name, id).map(str::to_owned) else {
                 continue;
             };
-            if !one.running && model.jobs.runs(now, id) {
+            if !one.running && model.jobs.runs(now, id) || !model.jobs.is_of(id, one.only.as_ref())
+            {
                 continue;
             }
             let cancel = queue::Cancel {

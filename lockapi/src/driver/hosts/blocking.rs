@@ -93,7 +93,7 @@ impl<C: BlockingConnector> Host<C> {
     fn attempt(&self, attempt: &Attempt, mode: Mode) -> Answer<C::Connection> {
         let connected = self.connector.connect(mode);
         let answer = connected.and_then(|connection| {
-            let primary = block_on(self.if_primary(Inline(connection)))?;
+            let primary = block_on(self.if_primary(Inline(connection), mode))?;
             Ok(primary.map(|Inline(connection)| self.connection(connection)))
         });
         attempt.answered();

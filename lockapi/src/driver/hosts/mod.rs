@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::first_statement::perform_first;
+use super::first_statement::{perform_first, perform_in_transaction};
 use super::threaded::Attempts;
 use super::{
     BackgroundTask, Call, Connection, Connector, Listener, Mode, Operation, Row, Rows, Script,
@@ -79,8 +79,13 @@ impl<C> Host<C> {
     async fn if_primary<N: Connection>(
         &self,
         mut connection: N,
+        mode: Mode,
     ) -> std::result::Result<Option<N>, Failure> {
-        let writes = perform_first(&mut connection, IsPrimary).await? == [true];
+        let asking = &mut connection;
+        let writes = match mode {
+            Mode::Direct => perform_first(asking, IsPrimary).await?,
+            Mode::Proxied => perform_in_transaction(asking, &[IsPrimary]).await?,
+        } == [true];
         if !writes {
             // As a standby it follows the other.
             self.superseded.store(false, Ordering::Relaxed);
@@ -93,6 +98,7 @@ impl<C: Connector> Hosts<C> {
     async fn first<N: Connection>(
         &self,
         connect: impl AsyncFn(&C) -> std::result::Result<N, Failure>,
+        mode: Mode,
     ) -> std::result::Result<HostConnection<N>, Failure> {
         // One host needs no choice, and is asked by the engine.
         if let [host] = &self.each[..] {
@@ -101,7 +107,7 @@ impl<C: Connector> Hosts<C> {
         }
         let trying = self.each.iter().map(|host| async {
             let connection = connect(&host.connector).await?;
-            let primary = host.if_primary(connection).await?;
+            let primary = host.if_primary(connection, mode).await?;
             Ok(primary.map(|connection| host.connection(connection)))
         });
         let mut trying: FuturesUnordered<_> = trying.collect();
@@ -190,13 +196,13 @@ impl<C: Connector> Connector for Hosts<C> {
         &self,
         mode: Mode,
     ) -> impl Future<Output = std::result::Result<Self::Connection, Failure>> + Send {
-        self.first(async move |host: &C| host.connect(mode).await)
+        self.first(async move |host: &C| host.connect(mode).await, mode)
     }
 
     fn listener(
         &self,
     ) -> impl Future<Output = std::result::Result<Self::Listener, Failure>> + Send {
-        self.first(async |host: &C| host.listener().await)
+        self.first(async |host: &C| host.listener().await, Mode::Direct)
     }
 
     fn spawn(&self, name: &'static str, task: BackgroundTask) {

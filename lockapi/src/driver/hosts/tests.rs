@@ -35,11 +35,14 @@ struct Fake {
 struct Session {
     number: usize,
     writes: bool,
+    /// Whether what it runs has to be in a transaction.
+    proxied: bool,
+    begun: bool,
     dropped: Sender<(usize, thread::ThreadId)>,
 }
 
 impl Fake {
-    fn session(&self) -> std::result::Result<Option<Session>, Failure> {
+    fn session(&self, mode: Mode) -> std::result::Result<Option<Session>, Failure> {
         self.attempts.lock().unwrap().push(thread::current().id());
         let role = *self.role.lock().unwrap();
         match role {
@@ -48,6 +51,8 @@ impl Fake {
             Primary | Standby => Ok(Some(Session {
                 number: self.number,
                 writes: role == Primary,
+                proxied: mode == Mode::Proxied,
+                begun: false,
                 dropped: self.dropped.clone(),
             })),
         }
@@ -65,8 +70,8 @@ impl Connector for Fake {
     type Connection = Inline<Session>;
     type Listener = Inline<Session>;
 
-    async fn connect(&self, _: Mode) -> std::result::Result<Inline<Session>, Failure> {
-        match self.session()? {
+    async fn connect(&self, mode: Mode) -> std::result::Result<Inline<Session>, Failure> {
+        match self.session(mode)? {
             Some(session) => Ok(Inline(session)),
             None => std::future::pending().await,
         }
@@ -90,9 +95,9 @@ impl Listener for Inline<Session> {
 impl BlockingConnector for Fake {
     type Connection = Session;
 
-    fn connect(&self, _: Mode) -> std::result::Result<Session, Failure> {
+    fn connect(&self, mode: Mode) -> std::result::Result<Session, Failure> {
         loop {
-            if let Some(session) = self.session()? {
+            if let Some(session) = self.session(mode)? {
                 return Ok(session);
             }
             let now = || *self.role.lock().unwrap();
@@ -106,10 +111,14 @@ impl BlockingConnector for Fake {
 
 impl BlockingConnection for Session {
     fn run(&mut self, _: &'static Statement, _: Vec<Value>) -> std::result::Result<Rows, Failure> {
+        if self.proxied && !self.begun {
+            return Err(Failure::refused(None, "not in a transaction"));
+        }
         Ok(vec![Row(vec![Value::Bool(self.writes)])])
     }
 
-    fn script(&mut self, _: Script) -> std::result::Result<(), Failure> {
+    fn script(&mut self, script: Script) -> std::result::Result<(), Failure> {
+        self.begun = matches!(script, Script::Begin(_));
         Ok(())
     }
 }
@@ -194,6 +203,16 @@ fn on_both(test: impl Fn(&dyn Fn(&Network) -> Connected)) {
 
 fn number(connected: Connected) -> std::result::Result<usize, String> {
     connected.map(|(number, _)| number)
+}
+
+/// Outside of a transaction a proxy may give each message to another session.
+#[test]
+fn a_proxy_is_asked_in_a_transaction() {
+    let network = network(&[Standby, Primary]);
+    let connected = block_on(Connector::connect(&network.hosts, Mode::Proxied));
+    assert_eq!(connected.ok().map(|it| it.connection.0.number), Some(1));
+    let connected = BlockingConnector::connect(&network.hosts, Mode::Proxied);
+    assert_eq!(connected.ok().map(|it| it.connection.number), Some(1));
 }
 
 #[test]

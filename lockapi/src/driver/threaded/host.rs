@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -249,12 +250,18 @@ impl Poller {
 }
 
 impl Drop for Poller {
-    /// When a driver panics the task is dropped, which fails its callers.
+    /// When a driver panics the task is dropped, which fails its callers, and so is what the thread has not run. That may own
+    /// connections, whose destructors use what the thread has: so not after that is gone.
     fn drop(&mut self) {
         if thread::panicking() {
             self.blocks(None);
+            HOSTS.with(|hosts| hosts.set(false));
             if !self.left_behind {
                 self.host.end();
+            }
+            while let Some(job) = JOBS.with(|jobs| jobs.borrow_mut().pop_front()) {
+                // Another panic, while this one goes on, would end the process.
+                drop(catch_unwind(AssertUnwindSafe(|| drop(job))));
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use super::Admin;
 use crate::admin::{
-    CancelJobs, EditJobs, Edited, JobEdit, JobFilter, JobState, ListJobs, ListedJob, MAX_PAGE,
-    MatchedJobs, check_reason,
+    CancelJobs, EditJobs, Edited, JobEdit, JobFilter, JobMatch, JobState, ListJobs, ListedJob,
+    MAX_PAGE, MatchedJobs, check_reason,
 };
 use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::key::check_name;
@@ -24,6 +24,7 @@ impl Admin {
         let cancel = CancelJobs {
             name: self.queue_name(queue),
             ids: vec![id],
+            only: None,
             running: true,
             reason: reason.to_owned(),
         };
@@ -53,12 +54,12 @@ impl Admin {
         checked.map_err(|error| error.during(OPERATION).on(queue))?;
         let most = edit.max_attempts.unwrap_or_default();
         let mut edited = self
-            .edit_part(queue, vec![id], (edit.clone(), false), reason)
+            .edit_part((queue, None), vec![id], (edit.clone(), false), reason)
             .await?;
         // As where one is cancelled.
         if edited.locked > 0 {
             edited = self
-                .edit_part(queue, vec![id], (edit, false), reason)
+                .edit_part((queue, None), vec![id], (edit, false), reason)
                 .await?;
         }
         if edited.locked > 0 {
@@ -76,7 +77,7 @@ impl Admin {
 
     async fn edit_part(
         &self,
-        queue: &str,
+        (queue, only): (&str, Option<&JobMatch>),
         ids: Vec<i64>,
         (edit, again): (JobEdit, bool),
         reason: &str,
@@ -85,6 +86,7 @@ impl Admin {
         let edit = EditJobs {
             name: self.queue_name(queue),
             ids,
+            only: only.cloned(),
             edit,
             again,
             topic,
@@ -168,6 +170,7 @@ impl Admin {
         let mut page = filter.clone().limit(MAX_PAGE);
         page.after = None;
         let mut pages = 0;
+        let only = JobMatch::of(filter);
         loop {
             let list = ListJobs::new(&self.0.namespace, &page);
             let listed = self.0.jobs.call(list).await;
@@ -180,7 +183,8 @@ impl Admin {
                 .collect();
             if !ids.is_empty() {
                 let sent = ids.len();
-                let changed = self.change_part(&filter.queue, ids, change, reason).await;
+                let of = (&*filter.queue, Some(&only));
+                let changed = self.change_part(of, ids, change, reason).await;
                 let changed = changed.map_err(|error| matched.noted(error, sent))?;
                 matched.add(sent, changed);
             }
@@ -193,7 +197,7 @@ impl Admin {
 
     async fn change_part(
         &self,
-        queue: &str,
+        (queue, only): (&str, Option<&JobMatch>),
         ids: Vec<i64>,
         change: &Change,
         reason: &str,
@@ -201,13 +205,14 @@ impl Admin {
         let running = match change {
             Change::Edit { edit, again } => {
                 let edit = (edit.clone(), *again);
-                return self.edit_part(queue, ids, edit, reason).await;
+                return self.edit_part((queue, only), ids, edit, reason).await;
             }
             Change::Cancel { running } => *running,
         };
         let cancel = CancelJobs {
             name: self.queue_name(queue),
             ids,
+            only: only.cloned(),
             running,
             reason: reason.to_owned(),
         };

@@ -177,6 +177,10 @@ impl IdGen for Handle {
                 return Ok(());
             }
             let (reply, answer) = oneshot::channel();
+            if state.waiting.len() == state.waiting.capacity() {
+                // Callers that left, while the server is silent, take no more room than those that wait.
+                state.waiting.retain(|one| !one.reply.is_closed());
+            }
             state.waiting.push_back(Waiting { count, reply });
             self.source.ask(state);
             answer

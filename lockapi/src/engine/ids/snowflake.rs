@@ -173,6 +173,10 @@ impl Source {
     fn ask(&self) -> oneshot::Receiver<Result<()>> {
         let (sender, answer) = oneshot::channel();
         let mut state = self.lock();
+        if state.waiting.len() == state.waiting.capacity() {
+            // Callers that left, while the server is silent, take no more room than those that wait.
+            state.waiting.retain(|one| !one.is_closed());
+        }
         state.waiting.push(sender);
         self.send(state);
         answer

@@ -285,5 +285,35 @@ async fn push_on<N: Connection>(
             return Err(Failure::statement(Some("55P03".to_owned()), false, message));
         }
     }
+    if !are_in_order(&all) {
+        // It is taken back and tried again, as after a deadlock.
+        let message = "a job of the list that met another push of its key came after later ones";
+        return Err(Failure::statement(Some("40P01".to_owned()), false, message));
+    }
     Ok(all)
+}
+
+/// Whether the numbers of new jobs increase. One that was there, and has ended before it was pushed again, has its number later
+/// than those behind it.
+fn are_in_order(pushed: &[Option<Pushed>]) -> bool {
+    let new = pushed.iter().flatten().filter(|it| it.how == How::New);
+    new.map(|it| it.id).is_sorted()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_jobs_of_a_list_are_in_its_order() {
+        let pushed = |id, how| Some(Pushed { id, how });
+        let list = [
+            pushed(1, How::New),
+            pushed(0, How::Changed),
+            None,
+            pushed(2, How::New),
+        ];
+        assert!(are_in_order(&list));
+        assert!(!are_in_order(&[pushed(2, How::New), pushed(1, How::New)]));
+    }
 }

@@ -143,6 +143,8 @@ impl ModelState {
         self.interrupted.clear();
         self.begun.clear();
         self.markers.clear();
+        self.session_marks.clear();
+        self.trials.clear();
         self.heard = Heard::default();
         let seconds = now / 1_000_000 - YEAR_2025;
         let former = self.epoch.number;

@@ -10,7 +10,10 @@ impl Jobs {
     pub(crate) fn edit(&mut self, now: i64, want: &EditJobs, id: i64) -> Edit {
         let live = self.live.get(&id);
         let waits = live.filter(|live| {
-            live.queue == want.name && live.running.is_none() && !live.is_expired(now)
+            live.queue == want.name
+                && want.only.as_ref().is_none_or(|only| live.is_matched(only))
+                && live.running.is_none()
+                && !live.is_expired(now)
         });
         let seen = want.edit.seen.as_ref();
         let waits = waits.filter(|live| seen.is_none_or(|seen| live.is_as(seen)));

@@ -10,6 +10,9 @@ use crate::queue::operations::{Admit, Admitted, LimitRow, NEVER, Name, SetGroupL
 /// For each group an admission admits so many jobs, of all groups together.
 const JOBS_A_GROUP: usize = 4;
 
+/// With more keys that had no room for all, those of earlier times are forgotten.
+const KEY_TURNS: usize = 1000;
+
 /// How a queue is limited, and whose turn it is.
 #[derive(Clone, Debug)]
 struct Rule {
@@ -17,6 +20,8 @@ struct Rule {
     ordered: bool,
     turns: i64,
     reached: String,
+    /// By key, the group that it has admitted last.
+    key_turns: BTreeMap<String, String>,
 }
 
 impl Default for Rule {
@@ -29,6 +34,7 @@ impl Default for Rule {
             ordered: false,
             turns: 0,
             reached: String::new(),
+            key_turns: BTreeMap::new(),
         }
     }
 }
@@ -72,6 +78,8 @@ struct Fit {
     taken: BTreeMap<String, i64>,
     /// The group after which the next turn begins, where a key had no room.
     turn_after: Option<String>,
+    /// By key without room for all, the group that had it last.
+    key_turns: BTreeMap<String, String>,
 }
 
 /// How many more jobs of a group may be admitted.
@@ -298,16 +306,18 @@ impl Jobs {
     /// Those of the jobs that are next that have room. What has no room for its key holds up its group.
     fn fit(&self, picked: &[(i64, String)], of_keys: &mut FxHashMap<String, Room>) -> Fit {
         let (mut ids, mut taken) = (Vec::new(), BTreeMap::<String, i64>::new());
-        let (mut stuck, mut first_keyed) = (None, None);
+        let (mut stuck, mut first_keyed) = (FxHashSet::default(), None);
+        let (mut missed, mut served) = (FxHashSet::default(), BTreeMap::new());
         for (id, group) in picked {
-            if stuck == Some(group) {
+            if stuck.contains(group) {
                 continue;
             }
             let key = self.live.get(id).and_then(LiveJob::other_key);
             let places = [Some(&**group), key];
             let has_room = |name: &str| of_keys.get(name).is_none_or(|room| room.jobs > 0);
             if !places.into_iter().flatten().all(has_room) {
-                stuck = Some(group);
+                stuck.insert(group);
+                missed.extend(key.filter(|key| !has_room(key)));
                 continue;
             }
             if self.locked.contains(id) {
@@ -319,15 +329,18 @@ impl Jobs {
                 }
                 *taken.entry(name.to_owned()).or_default() += 1;
             }
-            if key.is_some() {
+            if let Some(key) = key {
                 first_keyed = first_keyed.or(Some(group));
+                served.insert(key.to_owned(), group.clone());
             }
             ids.push(*id);
         }
+        served.retain(|key, _| missed.contains(&**key));
         Fit {
             ids,
             taken,
-            turn_after: stuck.and(first_keyed).cloned(),
+            turn_after: first_keyed.filter(|_| !stuck.is_empty()).cloned(),
+            key_turns: served,
         }
     }
 
@@ -359,12 +372,22 @@ impl Jobs {
             let jobs = if keyed { jobs.min(JOBS_A_GROUP) } else { jobs };
             let most = jobs.min(cap - picked.len());
             let next = of_group.next(now, &rule, most, locked);
-            picked.extend(next.into_iter().map(|id| (id, name.clone())));
+            let nth = (0..).zip(next);
+            picked.extend(nth.map(|(nth, id)| (nth, id, name.clone())));
             rooms.insert(name.clone(), room);
         }
         let full = picked.len() >= cap;
-        let last = picked.last().map(|(_, group)| group.clone());
+        let last = picked.last().map(|(.., group)| group.clone());
         let key_of = |id: &i64| self.live.get(id).and_then(LiveJob::other_key);
+        if keyed {
+            // First the next one of each group, then the second ones; of a key those behind who had it last.
+            picked.sort_by_cached_key(|(nth, id, group)| {
+                let turn = key_of(id).and_then(|key| rule.key_turns.get(key));
+                (*nth, turn.is_some_and(|turn| group <= turn), group.clone())
+            });
+        }
+        let picked = picked.into_iter().map(|(_, id, group)| (id, group));
+        let picked: Vec<_> = picked.collect();
         let keys: BTreeSet<_> = picked.iter().filter_map(|(id, _)| key_of(id)).collect();
         let mut looked_at = names.clone();
         let mut of_keys = FxHashMap::default();
@@ -379,6 +402,7 @@ impl Jobs {
             ids,
             taken,
             turn_after,
+            key_turns,
         } = self.fit(&picked, &mut of_keys);
         rooms.extend(of_keys);
         let taken = taken.into_iter().filter_map(|(name, permits)| {
@@ -403,7 +427,12 @@ impl Jobs {
             let rule = self.groups.rules.entry(want.name.clone()).or_default();
             rule.turns += 1;
             let reached = if full { last } else { names.last().cloned() };
+            let turn_after = turn_after.filter(|_| names.len() >= many);
             rule.reached = turn_after.or(reached).unwrap_or_default();
+            if rule.key_turns.len() > KEY_TURNS && !key_turns.is_empty() {
+                rule.key_turns.clear();
+            }
+            rule.key_turns.extend(key_turns);
         }
         let count = |many: usize| i64::try_from(many).unwrap_or(i64::MAX);
         Admitted {

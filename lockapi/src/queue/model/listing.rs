@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::progress::Told;
 use super::{Ended, Jobs, LiveJob, Status};
-use crate::admin::{JobState, ListJobs, ListQueues, MAX_PAYLOAD_CHARS, ReadJob};
+use crate::admin::{JobMatch, JobState, ListJobs, ListQueues, MAX_PAYLOAD_CHARS, ReadJob};
 use crate::driver::columns::{maybe_int, maybe_text};
 use crate::driver::{Row, Rows, Value};
 use crate::queue::{Name, TAGS};
@@ -94,11 +94,21 @@ impl LiveJob {
     /// Whether it is one of those that are listed, whatever its state.
     fn matches(&self, want: &ListJobs) -> bool {
         let (from, before) = want.created;
+        let only = JobMatch {
+            name: want.job.clone(),
+            group: want.group.clone(),
+            tag: want.tag.clone(),
+        };
         self.queue == want.name
-            && (want.job.is_empty() || self.job.name == want.job)
-            && (want.group.is_empty() || self.job.group == want.group)
-            && (want.tag.is_empty() || self.job.headers.tags().any(|tag| tag == want.tag))
+            && self.is_matched(&only)
             && (from..before).contains(&self.created_at)
+    }
+
+    pub(super) fn is_matched(&self, only: &JobMatch) -> bool {
+        let JobMatch { name, group, tag } = only;
+        (name.is_empty() || self.job.name == *name)
+            && (group.is_empty() || self.job.group == *group)
+            && (tag.is_empty() || self.job.headers.tags().any(|it| it == tag))
     }
 
     fn details(

@@ -6,6 +6,7 @@ use std::ops::Bound;
 use rustc_hash::FxHashMap;
 
 use super::{DAY, Jobs, LiveJob, NOT_IN_TIME, Running, Status};
+use crate::admin::JobMatch;
 use crate::driver::{Row, Rows, Value};
 use crate::queue::operations::{
     Cancel, Cancelled, CountJobs, CountRunning, Counted, DeadLetterRow, Discard, ExpireJobs, Floor,
@@ -317,6 +318,13 @@ impl Jobs {
     pub(crate) fn kind(&self, queue: &Name, id: i64) -> Option<&str> {
         let live = self.live.get(&id).filter(|live| live.queue == *queue);
         live.map(|live| live.job.name.as_str())
+    }
+
+    /// Whether the job is one that is looked for.
+    pub(crate) fn is_of(&self, id: i64, only: Option<&JobMatch>) -> bool {
+        self.live
+            .get(&id)
+            .is_some_and(|live| only.is_none_or(|only| live.is_matched(only)))
     }
 
     /// Whether the job runs.

@@ -560,10 +560,10 @@ impl Jobs {
             if matches!(want.kind, 0 | 2 | 7) {
                 live.set_due(now.saturating_add(want.time));
             }
-            if matches!(want.kind, 2 | 3 | 7) {
+            if matches!(want.kind, 2 | 3 | 7 | 8) {
                 live.attempt -= 1;
             }
-            if want.kind == 2 {
+            if matches!(want.kind, 2 | 8) {
                 live.expires_at = None;
             }
             if !want.error.is_empty() {

@@ -76,6 +76,7 @@ impl Settle {
             }
             Outcome::Extend(time) => (EXTEND, micros(*time), String::new()),
             Outcome::Defer(time) => (7, micros((*time).min(MAX_DELAY)), String::new()),
+            Outcome::Interrupt => (8, 0, String::new()),
         };
         Some(Self {
             ticket,

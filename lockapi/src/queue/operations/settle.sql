@@ -1,4 +1,4 @@
--- Settles deliveries: fails, rejects, snoozes, releases, abandons, extends, completes or defers them. Of several for
+-- Settles deliveries: fails, rejects, snoozes, releases, abandons, extends, completes, defers or interrupts them. Of several for
 -- one job in the batch, the first takes effect.
 --
 -- Promises: only the latest delivery of a job is settled, whether or not its lease has ended, and only in the
@@ -6,8 +6,8 @@
 -- at its last attempt, or was rejected, goes to the dead letters. Returns 0 done, 1 dead letter, 2 lost, 3 not
 -- done because the row is locked. Jobs that are settled together with the same delay are due at the same time,
 -- so they keep the order of their numbers. A job of a group that waits for its next attempt is parked: another
--- has its place meanwhile. One that is snoozed was begun in time, and does not expire any more; one that is deferred was
--- not begun. Where a queue limits how many of its jobs run, a lease that has ended is not extended: another may have its place.
+-- has its place meanwhile. One that is snoozed or interrupted was begun in time, and does not expire any more; one that is
+-- deferred or released was not begun. Where a queue limits how many of its jobs run, a lease that has ended is not extended: another may have its place.
 -- Index: job_pkey, no other fits; queue_limit_pkey. An extension changes no indexed column, so it is HOT.
 -- Race: a claim that took over the job first has changed its token, and the token is checked again on the
 -- locked row. A row that a transaction has locked (by an ack of its own) is skipped: this statement never
@@ -41,8 +41,8 @@ WITH want AS MATERIALIZED (
            run_at = CASE WHEN w.kind IN (0, 2, 7) AND j.group_key IS NOT NULL THEN timestamptz '20000-01-01 00:00:00+00'
                          WHEN w.kind IN (0, 2, 7) THEN pg_catalog.statement_timestamp() + w.time * interval '1 microsecond'
                          ELSE j.run_at END,
-           attempt = CASE WHEN w.kind IN (2, 3, 7) THEN j.attempt - 1 ELSE j.attempt END,
-           expires_at = CASE WHEN w.kind <> 2 THEN j.expires_at END,
+           attempt = CASE WHEN w.kind IN (2, 3, 7, 8) THEN j.attempt - 1 ELSE j.attempt END,
+           expires_at = CASE WHEN w.kind NOT IN (2, 8) THEN j.expires_at END,
            error = coalesce(nullif(w.error, ''), j.error),
            errors = CASE WHEN w.error = '' THEN j.errors
                          ELSE coalesce(CASE WHEN pg_catalog.jsonb_array_length(j.errors) >= 10 THEN j.errors - 0 ELSE j.errors END, '[]')

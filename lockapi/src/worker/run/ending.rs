@@ -38,7 +38,11 @@ impl Run {
             Verdict::Answered(Ok(())) => Ending::Done,
             Verdict::Answered(Err(failed)) => self.failed_ending(&running.delivery, failed),
             Verdict::Lost => Ending::Lost,
-            Verdict::NotRun { .. } if self.stopping => Ending::Released,
+            Verdict::NotRun { .. } if self.stopping => {
+                self.notify_observer(&running, &Ending::Released, took);
+                self.settle(running.delivery, Outcome::Release);
+                return;
+            }
             Verdict::NotRun { reported } => {
                 if !reported {
                     self.settings.observer.dropped(&running.delivery);
@@ -204,7 +208,7 @@ impl Run {
             }
             (_, Outcome::Ack | Outcome::AckWithResult(_)) => &mut self.summary.done,
             (_, Outcome::Snooze(_) | Outcome::Defer(_)) => &mut self.summary.snoozed,
-            (_, Outcome::Release) => &mut self.summary.released,
+            (_, Outcome::Release | Outcome::Interrupt) => &mut self.summary.released,
             _ => &mut self.summary.failed,
         };
         *counter += 1;

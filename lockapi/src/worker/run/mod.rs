@@ -448,7 +448,7 @@ impl Drop for Run {
         for running in self.running.values() {
             running.released(self.queue.now());
             running.delivery.lose();
-            later(&running.delivery, Outcome::Release);
+            later(&running.delivery, Outcome::Interrupt);
         }
         for delivery in &self.prefetched {
             later(delivery, Outcome::Release);
