@@ -21,7 +21,7 @@ ALTER TABLE lockapi.queue_groups ADD COLUMN key_turns jsonb;
 -- takes its place in the same turn. It reads some 8,000 parked jobs which are not due, and goes on behind them the next time.
 -- Answers how many jobs were admitted, how many groups were looked at, and, if no job was admitted, when the next
 -- one will be due, in 20 ms at least because it may have to wait for its group, or the next permit comes of a group or a key that has a
--- job which is due, in microseconds from now. Where it has found nothing in what it could read, it answers as if it had looked at "many".
+-- job which is due, in microseconds from now. Where others are due behind what it has read, it answers as if it had looked at "many".
 -- Index: job_parked; job_parked_order in an ordered queue; job_admitted and job_limit_key; job_parked_due for the next one;
 -- group_limit_pkey and group_rate_pkey.
 -- Race: one at a time for a queue, by an advisory lock that no name of a mutex has, because names have 255 bytes at
@@ -39,6 +39,7 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
         lanes int8[] := '{0,1,2,3}';
         part_size constant int8 := 256;
         most_parts constant int8 := 32;
+        most_due constant int8 := 1024;
         parts int8;
         read_to text;
         cut_off bool;
@@ -62,6 +63,7 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
         stuck text[] := '{}';
         missed text[] := '{}';
         served jsonb := '{}';
+        has_turned bool := false;
         first_keyed text;
         fit int8[] := '{}';
         fit_groups text[] := '{}';
@@ -90,10 +92,10 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
         -- Parts of the index are read until a job is due in one, and up to its last group, which may have more jobs than
         -- the part: so a group with many delayed jobs does not take long. Nor do many such groups: so many parts are read, and the others
         -- the next time.
-        WITH RECURSIVE part (name, due, n, nth) AS (
-                SELECT own.reached COLLATE "C", false, 0, 0::int8
+        WITH RECURSIVE part (name, due, n, nth, idle) AS (
+                SELECT own.reached COLLATE "C", false, 0, 0, 0::int8
                 UNION ALL
-                SELECT o.name, o.due, p.n + o.due::int4, p.nth + 1
+                SELECT o.name, o.due, p.n + o.due::int4, p.nth + 1, p.idle + (NOT o.due)::int4
                   FROM part AS p
                  CROSS JOIN LATERAL (
                        SELECT coalesce(f.name, l.name) AS name,
@@ -127,16 +129,16 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
                                                  LIMIT 1) END AS name
                               OFFSET 0) AS l
                        OFFSET 0) AS o
-                 WHERE p.n < many AND p.nth < most_parts AND o.name IS NOT NULL
+                 WHERE p.n < many AND p.idle < most_parts AND o.name IS NOT NULL
         )
-        SELECT coalesce(array_agg(p.name ORDER BY p.nth) FILTER (WHERE p.due), '{}'), (array_agg(p.name ORDER BY p.nth DESC))[1], max(p.nth)
+        SELECT coalesce(array_agg(p.name ORDER BY p.nth) FILTER (WHERE p.due), '{}'), (array_agg(p.name ORDER BY p.nth DESC))[1], max(p.idle)
           INTO names, read_to, parts
           FROM part AS p;
         IF cardinality(names) < many AND parts < most_parts AND own.reached <> '' THEN
-            WITH RECURSIVE part (name, due, n, nth) AS (
-                    SELECT '' COLLATE "C", false, cardinality(names), parts
+            WITH RECURSIVE part (name, due, n, nth, idle) AS (
+                    SELECT '' COLLATE "C", false, cardinality(names), 0, parts
                     UNION ALL
-                    SELECT o.name, o.due, p.n + o.due::int4, p.nth + 1
+                    SELECT o.name, o.due, p.n + o.due::int4, p.nth + 1, p.idle + (NOT o.due)::int4
                       FROM part AS p
                      CROSS JOIN LATERAL (
                            SELECT coalesce(f.name, l.name) AS name,
@@ -170,14 +172,23 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
                                                      LIMIT 1) END AS name
                                   OFFSET 0) AS l
                            OFFSET 0) AS o
-                     WHERE p.n < many AND p.nth < most_parts AND o.name IS NOT NULL
+                     WHERE p.n < many AND p.idle < most_parts AND o.name IS NOT NULL
             )
             SELECT names || coalesce(array_agg(p.name ORDER BY p.nth) FILTER (WHERE p.due), '{}'),
-                   (array_agg(p.name ORDER BY p.nth DESC))[1], max(p.nth)
+                   (array_agg(p.name ORDER BY p.nth DESC))[1], max(p.idle)
               INTO names, read_to, parts
               FROM part AS p;
         END IF;
-        cut_off := parts >= most_parts AND cardinality(names) < many;
+        -- Among some of those that are due, whether there are others than these.
+        cut_off := parts >= most_parts AND cardinality(names) < many AND EXISTS (
+                       SELECT
+                         FROM (SELECT j.group_key
+                                 FROM lockapi.job AS j
+                                WHERE (j.namespace || '') = of_namespace AND (j.queue || '') = of_queue
+                                  AND (j.due_at > '-infinity'::timestamptz) IS TRUE AND j.due_at <= moment
+                                ORDER BY j.due_at
+                                LIMIT most_due) AS d
+                        WHERE d.group_key <> ALL (names));
         looked := cardinality(names);
         part := names;
         keyed := EXISTS (SELECT
@@ -289,7 +300,7 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
                        array_agg(p.key ORDER BY p.behind, p.name), (array_agg(p.name ORDER BY p.n DESC))[1]
                   INTO ids, picked, keys, last
                   FROM (SELECT h.id, h.key, g.name COLLATE "C" AS name, g.n,
-                               g.name COLLATE "C" <= coalesce(own.key_turns ->> h.key, '') AS behind
+                               g.name COLLATE "C" <= coalesce(own.key_turns ->> h.key, own.reached) AS behind
                           FROM unnest(free) WITH ORDINALITY AS g (name, n)
                          CROSS JOIN LATERAL (
                                SELECT j.id, j.due_at, CASE WHEN j.group_key <> (j.headers ->> 'limit-by') THEN j.headers ->> 'limit-by' END AS key
@@ -306,7 +317,7 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
                   INTO ids, picked, keys, last
                   FROM (SELECT k.id, k.key, g.name COLLATE "C" AS name, g.n,
                                row_number() OVER (PARTITION BY g.n ORDER BY k.lane, k.due_at, k.id) AS nth,
-                               g.name COLLATE "C" <= coalesce(own.key_turns ->> k.key, '') AS behind
+                               g.name COLLATE "C" <= coalesce(own.key_turns ->> k.key, own.reached) AS behind
                           FROM ROWS FROM (unnest(free), unnest(rooms)) WITH ORDINALITY AS g (name, room, n)
                          CROSS JOIN LATERAL (
                                SELECT o.id, o.key, o.due_at, lane.n AS lane
@@ -369,6 +380,7 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
               INTO served
               FROM jsonb_each(served) AS s
              WHERE s.key = ANY (missed);
+            has_turned := served IS NOT NULL;
             own.key_turns := coalesce(served, own.key_turns);
             ids := fit;
             picked := fit_groups || fit_keys;
@@ -426,13 +438,14 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
         IF admitted > 0 OR looked >= many OR cut_off THEN
             INSERT INTO lockapi.queue_groups AS q (namespace, queue, turns, reached, swept, key_turns)
             VALUES (of_namespace, of_queue, 1,
-                    CASE WHEN stuck <> '{}' AND first_keyed IS NOT NULL AND looked >= many THEN first_keyed
+                    CASE WHEN stuck <> '{}' AND first_keyed IS NOT NULL AND (looked >= many OR cut_off) THEN first_keyed
                          WHEN full_turn THEN last
                          WHEN cut_off THEN read_to
                          ELSE names[looked] END,
-                    coalesce(own.swept, ''), own.key_turns)
+                    coalesce(own.swept, ''), CASE WHEN has_turned THEN own.key_turns END)
             ON CONFLICT (namespace, queue) DO UPDATE
-               SET turns = q.turns + 1, reached = EXCLUDED.reached, swept = EXCLUDED.swept, key_turns = EXCLUDED.key_turns;
+               SET turns = q.turns + 1, reached = EXCLUDED.reached, swept = EXCLUDED.swept,
+                   key_turns = CASE WHEN has_turned THEN EXCLUDED.key_turns WHEN keyed THEN q.key_turns END;
         END IF;
         IF admitted = 0 THEN
             next_due := least(permit_in, (
@@ -442,10 +455,9 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
                             AND (j.due_at > '-infinity'::timestamptz) IS TRUE AND j.due_at > moment
                           ORDER BY j.due_at
                           LIMIT 1));
-            IF cut_off THEN
-                looked := greatest(looked, many);
-                next_due := 20000;
-            END IF;
+        END IF;
+        IF cut_off THEN
+            looked := greatest(looked, many);
         END IF;
         RETURN NEXT;
     END

@@ -166,8 +166,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ///
     /// # Guarantees
     /// Callers may run at the same time. Either all migrations that were missing are applied, or none.
-    /// Migrations of a later version of the library are not touched. It waits while another caller applies them, and goes on for
-    /// 40 s to try to get the locks of tables that others have. Then it takes as long as it needs, up to a day.
+    /// Migrations of a later version of the library are not touched. It waits while another caller applies them, and tries for
+    /// 40 s to get the locks of tables that others have. A script takes as long as it needs, up to a day.
     ///
     /// # Cancel safety
     /// When dropped, it finishes in the background.

@@ -190,7 +190,8 @@ fn fitted(text: &str, old: &str, new: &str) -> (String, String) {
     let (mut end, mut changed) = (old.len(), new.to_owned());
     for _ in 0..=FOLLOWING {
         if changed.len() <= end {
-            return (text[..end].to_owned(), format!("{changed:>end$}"));
+            let indented = " ".repeat(end - changed.len()) + &changed;
+            return (text[..end].to_owned(), indented);
         }
         let begin = text[end..].find('\n').map_or(text.len(), |at| end + at + 1);
         // The quotes of a function end what is changed.

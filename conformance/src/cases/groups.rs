@@ -656,22 +656,31 @@ async fn idle_worker(cx: &Context) -> (Runs, Gate) {
 /// However many groups have a job that is not due.
 async fn admission_reads_so_much_and_goes_on_behind(cx: Context) {
     const DELAYED: usize = 10_000;
-    let queue = cx.queue().await;
+    let backend = cx.backend().await;
+    let [queue, other] = ["work", "other"].map(|name| backend.queue(name).unwrap());
+    let admit = async |queue: &str| {
+        let namespace = cx.namespace().replace('\'', "''");
+        cx.sql(&format!(
+            "SELECT concat_ws(' ', admitted, looked) FROM lockapi.admit('{namespace}', '{queue}', 256)"
+        ))
+        .await
+    };
     let delayed = (0..DELAYED).map(|nth| of(&format!("g{nth:05}"), nth).delay(MINUTE * 60));
     queue.push_all(delayed.collect()).await.unwrap();
+    assert_eq!(admit("work").await, ["0 0"], "nothing is due");
     queue.push(of("last", DELAYED)).await.unwrap();
-    let namespace = cx.namespace().replace('\'', "''");
-    let admit = format!(
-        "SELECT concat_ws(' ', admitted, looked, next_due) FROM lockapi.admit('{namespace}', 'work', 256)"
-    );
-    assert_eq!(cx.sql(&admit).await, ["0 256 20000"]);
-    assert_eq!(cx.sql(&admit).await, ["1 1"]);
+    assert_eq!(admit("work").await, ["0 256"]);
+    assert_eq!(admit("work").await, ["1 1"]);
+    // A claim finds it by itself.
     one(&queue).await.ack().await.unwrap();
-    // And a claim finds it by itself.
     queue.push(of("last of all", 0)).await.unwrap();
     let claim = Claim::new(1).wait(MINUTE);
     let found = soon("the job is there", queue.claim(&claim));
     assert_eq!(numbers(&found.await.unwrap()), [0]);
+    // Groups with a job that is due are all looked at.
+    let jobs = (0..100).map(|nth| of(&format!("g{nth:03}"), nth));
+    other.push_all(jobs.collect()).await.unwrap();
+    assert_eq!(admit("other").await, ["100 100"]);
 }
 
 async fn idle_worker_takes_the_place_it_has_left(cx: Context) {

@@ -123,7 +123,7 @@ fn without_quotes(message: &str) -> Cow<'_, str> {
     ];
     let (first, last) = (message.find(MARKS), message.rfind(MARKS));
     match (first, last) {
-        (Some(first), Some(last)) if !message.starts_with("connection to ") => {
+        (Some(first), Some(last)) if !message[..first].contains("connection to ") => {
             let mark = message[last..].chars().next().map_or(0, char::len_utf8);
             Cow::Owned(format!("{}{}", &message[..first], &message[last + mark..]))
         }

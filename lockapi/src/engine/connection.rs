@@ -230,18 +230,21 @@ impl OpenConnection {
         Ok(())
     }
 
-    /// Runs work that makes its own transactions on the connection itself, within the limit of `watch`.
-    pub(crate) async fn run_within<T>(
+    /// Runs work that makes its own transactions on the connection itself, and keeps to its own time limits.
+    pub(crate) async fn run<T>(
         &mut self,
-        watch: &Arc<Watch>,
         work: impl for<'a> FnOnce(
             &'a mut DriverConnection,
         )
             -> Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>,
     ) -> Result<T, Failure> {
-        self.check_epoch(watch).await?;
-        let outcome = watch.within(work(&mut self.connection)).await;
-        self.answered(watch, outcome)
+        let watch = Arc::clone(&self.watch);
+        self.check_epoch(&watch).await?;
+        let outcome = work(&mut self.connection).await;
+        if outcome.as_ref().is_err_and(|failure| failure.broken) {
+            self.cancel_running();
+        }
+        outcome
     }
 
     /// Runs a batch in a transaction of its own, within the time limit.

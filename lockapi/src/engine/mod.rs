@@ -84,8 +84,9 @@ use slots::Slots;
 #[cfg(feature = "tracing")]
 pub(crate) use timer::Alarm;
 pub(crate) use timer::Timer;
+pub(crate) use watch::Watch;
 
-/// How long migrations may take: what creates an index reads a table, and another process may be applying them first.
+/// How long a script of a migration may take, and its commit: what creates an index reads a table.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// Connects: checks the options, probes the server, and gives the backend.
@@ -298,10 +299,13 @@ impl Backend for Engine {
             async move {
                 let mut connection = migrating.open(&migrating.watch(), Duration::ZERO).await?;
                 let timer = migrating.timer.clone();
-                let watch = migrating.watch_within(MIGRATION_TIMEOUT);
+                let limits = migrate::Limits {
+                    usual: migrating.watch(),
+                    script: migrating.watch_within(MIGRATION_TIMEOUT),
+                };
                 connection
-                    .run_within(&watch, |connection| {
-                        Box::pin(async move { migrate::run(connection, &timer).await })
+                    .run(|connection| {
+                        Box::pin(async move { migrate::run(connection, &timer, &limits).await })
                     })
                     .await
             },

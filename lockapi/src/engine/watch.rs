@@ -37,7 +37,7 @@ struct Watched {
 }
 
 impl Watch {
-    pub(super) fn new(timer: Timer, limit: Duration) -> Arc<Self> {
+    pub(crate) fn new(timer: Timer, limit: Duration) -> Arc<Self> {
         Arc::new(Self {
             timer,
             limit,

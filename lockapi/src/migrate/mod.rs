@@ -7,12 +7,13 @@ mod plan;
 pub use plan::plan;
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
 use crate::driver::{Connection, Operation, Row, Rows, Script, Statement, Type, Value};
-use crate::engine::{Timer, begin};
+use crate::engine::{Timer, Watch, begin};
 use crate::error::{Error, ErrorKind, Failure};
 use crate::key::internal_key;
 use crate::memory::ModelState;
@@ -193,25 +194,45 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 const SETTINGS: &str = include_str!("settings.sql");
 
+/// How long the server has to answer.
+#[derive(Clone)]
+pub(crate) struct Limits {
+    /// What takes no time.
+    pub(crate) usual: Arc<Watch>,
+    /// A script, and its commit.
+    pub(crate) script: Arc<Watch>,
+}
+
 /// Applies what is missing.
-pub(crate) async fn run<N: Connection>(connection: &mut N, timer: &Timer) -> Result<(), Failure> {
-    let mut until = timer.now() + PATIENCE;
+pub(crate) async fn run<N: Connection>(
+    connection: &mut N,
+    timer: &Timer,
+    limits: &Limits,
+) -> Result<(), Failure> {
+    // Since it had its turn for the first time, and did not get a lock.
+    let mut until = None;
     loop {
-        begin(connection).await?;
+        limits.usual.bound(begin(connection)).await?;
         let mut turn = Turn::Unknown;
-        let failure = match apply(connection, &mut turn).await {
-            Ok(()) => return connection.script(Script::Commit).await,
+        let failure = match apply(connection, &mut turn, limits).await {
+            Ok(()) => {
+                let committing = connection.script(Script::Commit);
+                return limits.script.bound(committing).await;
+            }
             Err(failure) => failure,
         };
         if !failure.broken {
-            connection.script(Script::Rollback).await?;
+            let undoing = connection.script(Script::Rollback);
+            limits.usual.bound(undoing).await?;
         }
-        let locked = failure.sqlstate.as_deref() == Some("55P03");
-        if turn == Turn::OfAnother {
-            // It gets on, and leaves nothing to do.
-            until = timer.now() + PATIENCE * 2;
+        if failure.sqlstate.as_deref() != Some("55P03") {
+            return Err(failure);
         }
-        if !locked || timer.now() + PAUSE > until {
+        // Another that has its turn may get on, and leave nothing to do.
+        if until.is_none() && turn != Turn::OfAnother {
+            until = Some(timer.now() + PATIENCE);
+        }
+        if until.is_some_and(|until| timer.now() + PAUSE > until) {
             return Err(failure);
         }
         timer.sleep(PAUSE).await;
@@ -227,9 +248,15 @@ enum Turn {
     Own,
 }
 
-async fn apply<N: Connection>(connection: &mut N, turn: &mut Turn) -> Result<(), Failure> {
-    connection.script(Script::Run(SETTINGS)).await?;
-    let (missing, seen) = missing(connection).await?;
+async fn apply<N: Connection>(
+    connection: &mut N,
+    turn: &mut Turn,
+    limits: &Limits,
+) -> Result<(), Failure> {
+    let usual = &limits.usual;
+    let setting = connection.script(Script::Run(SETTINGS));
+    usual.bound(setting).await?;
+    let (missing, seen) = usual.bound(missing(connection)).await?;
     if missing.is_empty() {
         return Ok(());
     }
@@ -242,21 +269,23 @@ async fn apply<N: Connection>(connection: &mut N, turn: &mut Turn) -> Result<(),
     }
     let key = internal_key("lockapi", "migrate");
     *turn = Turn::OfAnother;
-    connection.perform(&[LockMigrations { key }]).await?;
+    let locking = [LockMigrations { key }];
+    usual.bound(connection.perform(&locking)).await?;
     *turn = Turn::Own;
-    let (missing, _) = self::missing(connection).await?;
+    let (missing, _) = usual.bound(self::missing(connection)).await?;
     for migration in &missing {
-        let applied = connection.script(Script::Run(migration.sql)).await;
+        let applying = connection.script(Script::Run(migration.sql));
+        let applied = limits.script.bound(applying).await;
         applied.map_err(|failure| explain_existing_objects(migration, failure))?;
         let record = Record {
             version: migration.version,
             name: migration.name,
             checksum: migration.checksum(),
         };
-        connection.perform(&[record]).await?;
+        usual.bound(connection.perform(&[record])).await?;
     }
     // Somebody may have made the schema after it was looked at.
-    act_as_owner(connection).await.map(drop)
+    usual.bound(act_as_owner(connection)).await.map(drop)
 }
 
 /// What a script fails with that finds its own objects.
@@ -616,8 +645,13 @@ mod tests {
         let began = timer.now();
         let tries = AtomicU32::new(0);
         let mut connection = Locked { tries: &tries };
+        let watch = || Watch::new(timer.clone(), Duration::from_secs(5));
+        let limits = Limits {
+            usual: watch(),
+            script: watch(),
+        };
         let outcome = std::thread::scope(|scope| {
-            let migration = scope.spawn(|| block_on(run(&mut connection, &timer)));
+            let migration = scope.spawn(|| block_on(run(&mut connection, &timer, &limits)));
             let mut seen = (0, std::time::Instant::now());
             while !migration.is_finished() {
                 // Two pauses for a try: the clock does not run away from a thread that is slow. If it has begun

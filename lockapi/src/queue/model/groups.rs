@@ -39,6 +39,15 @@ impl Default for Rule {
     }
 }
 
+impl Rule {
+    fn note_key_turns(&mut self, turns: BTreeMap<String, String>, keyed: bool) {
+        if !keyed || self.key_turns.len() > KEY_TURNS && !turns.is_empty() {
+            self.key_turns.clear();
+        }
+        self.key_turns.extend(turns);
+    }
+}
+
 /// The parked jobs of a group: by priority, time and number, and by number.
 #[derive(Clone, Debug, Default)]
 struct Parked {
@@ -383,7 +392,7 @@ impl Jobs {
             // First the next one of each group, then the second ones; of a key those behind who had it last.
             picked.sort_by_cached_key(|(nth, id, group)| {
                 let turn = key_of(id).and_then(|key| rule.key_turns.get(key));
-                (*nth, turn.is_some_and(|turn| group <= turn), group.clone())
+                (*nth, group <= turn.unwrap_or(&rule.reached), group.clone())
             });
         }
         let picked = picked.into_iter().map(|(_, id, group)| (id, group));
@@ -429,10 +438,7 @@ impl Jobs {
             let reached = if full { last } else { names.last().cloned() };
             let turn_after = turn_after.filter(|_| names.len() >= many);
             rule.reached = turn_after.or(reached).unwrap_or_default();
-            if rule.key_turns.len() > KEY_TURNS && !key_turns.is_empty() {
-                rule.key_turns.clear();
-            }
-            rule.key_turns.extend(key_turns);
+            rule.note_key_turns(key_turns, keyed);
         }
         let count = |many: usize| i64::try_from(many).unwrap_or(i64::MAX);
         Admitted {
