@@ -244,15 +244,19 @@ fn scenarios_of_operators() -> Vec<Scenario> {
     vec![
         engine(
             CancelJobs::STATEMENT,
-            "'{ns}', 'work', '{{id}}', 'why', true",
+            "'{ns}', 'work', '{{id}}', 'why', true, '', '', ''",
+        ),
+        engine(
+            CancelJobs::STATEMENT,
+            "'{ns}', 'work', '{{id}}', 'why', false, 'due', 'g1', 'tag'",
         ),
         engine(
             EditJobs::STATEMENT,
-            "'{ns}', 'work', '{{id}}', 'why', 0, 1, 30, '2', '{1}', 'due now', -1, 0, 0, 0, '', true, 65536",
+            "'{ns}', 'work', '{{id}}', 'why', 0, 1, 30, '2', '{1}', 'due now', -1, 0, 0, 0, '', true, 65536, 'due', 'g1', 'tag'",
         ),
         engine(
             EditJobs::STATEMENT,
-            "'{ns}', 'work', '{{id}}', 'why', 0, 1, 30, '2', '{1}', 'due now', 0, 2, 20, 0, '1', false, 65536",
+            "'{ns}', 'work', '{{id}}', 'why', 0, 1, 30, '2', '{1}', 'due now', 0, 2, 20, 0, '1', false, 65536, '', '', ''",
         ),
         engine(ListRunning::STATEMENT, "'{ns}', 'work', 10"),
         engine(
