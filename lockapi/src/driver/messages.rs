@@ -115,15 +115,18 @@ pub fn sqlstate_of_message(message: &str) -> Option<&'static str> {
     code.or(own).or_else(translated)
 }
 
-/// The message without what is between its first and its last quotation mark. What connecting failed with quotes names of hosts
-/// and roles alone, and an error of the server after the first.
+/// The message without what is between its first and its last quotation mark. Not of what quotes no values, and says something
+/// in between: what connecting failed with has names of hosts and roles, and a character without an equivalent two encodings.
 fn without_quotes(message: &str) -> Cow<'_, str> {
     const MARKS: &[char] = &[
         '"', '\u{bb}', '\u{ab}', '\u{201c}', '\u{201d}', '\u{201e}', '\u{300c}', '\u{300d}',
     ];
     let (first, last) = (message.find(MARKS), message.rfind(MARKS));
     match (first, last) {
-        (Some(first), Some(last)) if !message[..first].contains("connection to ") => {
+        (Some(first), Some(last))
+            if !message[..first].contains("connection to ")
+                && !message.starts_with("character with byte sequence ") =>
+        {
             let mark = message[last..].chars().next().map_or(0, char::len_utf8);
             Cow::Owned(format!("{}{}", &message[..first], &message[last + mark..]))
         }
