@@ -15,8 +15,6 @@ const MESSAGES: &[(&str, &str)] = &[
     ("permission denied", "42501"),
     ("current transaction is aborted", "25P02"),
     ("can only be used in transaction blocks", "25P01"),
-    // Of check_work.sql.
-    ("the transaction of the work has ended", "25P01"),
     ("read-write mode during recovery", "0A000"),
     ("password authentication failed", "28P01"),
     ("the database system is", "57P03"),
@@ -26,6 +24,9 @@ const MESSAGES: &[(&str, &str)] = &[
     ("result is ambiguous", "40003"),
     ("terminating connection", "57P01"),
 ];
+
+/// What the server quotes of `check_work.sql`, which has no other way to tell it.
+const WORK_HAS_ENDED: &str = "the transaction of the work has ended";
 
 /// What does not exist, and the code for that.
 const MISSING: &[(&str, &str)] = &[
@@ -99,7 +100,8 @@ const TRANSLATED: &[(&str, &[&str])] = &[
 #[must_use]
 pub fn sqlstate_of_message(message: &str) -> Option<&'static str> {
     let told = without_quotes(message);
-    let own = of_another_session(message);
+    let has_ended = message.contains(WORK_HAS_ENDED).then_some("25P01");
+    let own = of_another_session(message).or(has_ended);
     let message = &*told;
     let known = MESSAGES.iter().find(|(text, _)| message.contains(text));
     let missing = || {
@@ -185,6 +187,10 @@ mod tests {
             (
                 r#"database "permission denied" does not exist"#,
                 Some("3D000"),
+            ),
+            (
+                "ungültige Eingabesyntax für Typ boolean: »the transaction of the work has ended«",
+                Some("25P01"),
             ),
         ] {
             assert_eq!(sqlstate_of_message(said), code, "{said}");
