@@ -665,8 +665,11 @@ async fn admission_reads_so_much_and_goes_on_behind(cx: Context) {
         ))
         .await
     };
-    let delayed = (0..DELAYED).map(|nth| of(&format!("g{nth:05}"), nth).delay(MINUTE * 60));
-    queue.push_all(delayed.collect()).await.unwrap();
+    let delayed = |nth: usize| of(&format!("g{nth:05}"), nth).delay(MINUTE * 60);
+    for first in (0..DELAYED).step_by(1000) {
+        let jobs = (first..first + 1000).map(delayed);
+        queue.push_all(jobs.collect()).await.unwrap();
+    }
     assert_eq!(admit("work").await, ["0 0"], "nothing is due");
     queue.push(of("last", DELAYED)).await.unwrap();
     assert_eq!(admit("work").await, ["0 256"]);
