@@ -149,11 +149,15 @@ fn needs(call: &Call<'_>) -> Needs {
     if !name.starts_with("limit.") || matches!(name, "limit.level" | "limit.sweep") {
         return Needs::Nothing;
     }
-    let texts = call.query().1.into_iter().filter_map(|param| match param {
-        Value::Texts(texts) => Some(texts),
-        _ => None,
-    });
-    Needs::Keys(texts.flatten().collect())
+    // The namespace comes first: one for all, or one for each.
+    let mut params = call.query().1.into_iter();
+    let keys = match (params.next(), params.next(), params.next()) {
+        (Some(Value::Text(_)), Some(Value::Text(key)), _) => vec![key],
+        (Some(Value::Texts(_)), Some(Value::Texts(keys)), _)
+        | (Some(Value::Text(_)), Some(Value::Ints(_)), Some(Value::Texts(keys))) => keys,
+        _ => Vec::new(),
+    };
+    Needs::Keys(keys)
 }
 
 /// The rows of leases that a statement updates or checks.

@@ -76,7 +76,7 @@ impl BackendOptions {
     /// an open transaction has locked; 5 s by default, at least 2 s. The server cancels a statement
     /// after nine tenths of it. A request that can be repeated is sent once more on a new connection: a
     /// call without a time limit of its own returns within about twice this time, whatever the network
-    /// does. Renewals of leases and heartbeats of deliveries time out earlier, depending on their time
+    /// does; one that works in parts, or changes a task of a scheduler, for each of its statements. Renewals of leases and heartbeats of deliveries time out earlier, depending on their time
     /// to live.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {

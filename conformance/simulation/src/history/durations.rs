@@ -27,6 +27,23 @@ impl History {
         answer
     }
 
+    /// One that is two calls, one after the other.
+    pub(crate) async fn soon_in_two<T>(
+        &self,
+        name: &'static str,
+        calls: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let asked = self.runtime.now();
+        let answer = calls.await;
+        let other = if self.undisturbed {
+            Duration::ZERO
+        } else {
+            TWICE
+        };
+        self.took_time(name, asked, other);
+        answer
+    }
+
     /// A call of this name that waits as long as it is to.
     pub(crate) async fn until<T>(
         &self,

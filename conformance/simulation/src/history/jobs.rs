@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockapi::{Error, ErrorKind};
 
-use super::results::check_drained;
+use super::results::{DELIVERS_NOTHING, check_drained};
 use super::{Entry, Held, History, Hold, State};
 use crate::judges::Broken;
 use crate::runtime::{ProgramId, Runtime, Time};
@@ -293,10 +293,6 @@ impl History {
                 !known.groups.is_empty(),
             ),
             ("queues keep their limit", known.limit.is_some()),
-            (
-                "a queue that is drained delivers nothing",
-                state.results.contains_key(&job),
-            ),
         ] {
             if looks {
                 self.runtime.looks_at(promise);
@@ -390,8 +386,7 @@ impl History {
                 .violate("groups keep their limit and order", what);
         }
         if let Some(what) = drained {
-            self.runtime
-                .violate("a queue that is drained delivers nothing", what);
+            self.runtime.violate(DELIVERS_NOTHING, what);
         }
         if let Some(what) = limited.filter(|_| exact) {
             self.runtime.violate("queues keep their limit", what);

@@ -62,12 +62,15 @@ fn is_session(kind: &str) -> bool {
 }
 
 /// The tasks that wait for locks of sessions other than those that are shared, and for how many.
-const LOCKS: [(&str, u32); 3] = [("mutex", 3), ("lock-owner", 2), ("relay", 6)];
+const LOCKS: [(&str, u32); 2] = [("mutex", 3), ("relay", 6)];
 
 /// How many of them a process may wait for while it waits for another; nobody knows where sets are locked, which have some while they
-/// wait for the rest.
+/// wait for the rest, nor with owners, of whose turns some are longer.
 fn locks_of(plan: &Plan) -> Option<u32> {
-    if plan.has_kind("mutex-set") {
+    if ["mutex-set", "lock-owner"]
+        .iter()
+        .any(|kind| plan.has_kind(kind))
+    {
         return None;
     }
     let others = LOCKS.iter().filter(|(kind, _)| plan.has_kind(kind));
@@ -265,7 +268,7 @@ impl History {
             runtime: runtime.clone(),
             flawless: plan.has_only(&[]),
             tells_all: plan.has_only(&[])
-                && ![Fault::Leave, Fault::Waker, Fault::Close]
+                && ![Fault::Leave, Fault::Block, Fault::Waker, Fault::Close]
                     .iter()
                     .any(|fault| plan.has(*fault)),
             answers: plan.has_only(&[])
@@ -277,7 +280,7 @@ impl History {
             one_lock: undisturbed
                 && !plan.has(Fault::Waker)
                 && plan.by_readers
-                && !LOCKS.iter().any(|(kind, _)| plan.has_kind(kind)),
+                && locks_of(plan) == Some(0),
             locks_waited_for: locks_of(plan),
             checks_in: plan.has_kind("transaction"),
             sessions_last: plan.has_only(&[Fault::Unreachable]),
@@ -423,6 +426,7 @@ impl History {
         let number = state.next;
         let name = (kind, key.to_owned());
         let admitted = self.admitted(&mut state, (kind, key), part, program);
+        state.waits.locks.remove(&name);
         let place = state.places.entry(name.clone()).or_default();
         place.most = part.most;
         if token != 0 && !place.seen.insert(token) {

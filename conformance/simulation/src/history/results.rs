@@ -12,6 +12,14 @@ use crate::runtime::Time;
 /// Within this time of a completion whoever waits for the result has it, where nothing is in the way.
 const TOLD: Duration = Duration::from_millis(2_500);
 
+/// So long after nobody waits for its answer any more a message may arrive.
+const UNDER_WAY: Duration = Duration::from_secs(60);
+
+/// What is promised of a queue that is drained.
+pub(super) const DELIVERS_NOTHING: &str = "a queue that is drained delivers nothing";
+/// The queue whose jobs have results.
+const QUEUE: &str = "results";
+
 /// What is known of the result of a job.
 #[derive(Default)]
 pub(super) struct Results {
@@ -25,8 +33,32 @@ pub(super) struct Results {
 pub(super) struct Drains {
     /// When a complete drain ended, if nobody has asked to resume the queue since.
     since: Option<Time>,
-    /// When somebody has asked to resume it, and when that was answered.
-    resumes: Vec<(Time, Option<Time>)>,
+    /// Until when each attempt to resume it may have an effect; of those that go on nobody knows.
+    resumes: Vec<Option<Time>>,
+}
+
+/// An attempt to resume a queue, until it is answered.
+pub(crate) struct Resuming {
+    history: History,
+    number: usize,
+    /// How long after its end it may have an effect.
+    lasts: Duration,
+}
+
+impl Resuming {
+    /// It was answered: it has no effect after that.
+    pub(crate) fn done(mut self) {
+        self.lasts = Duration::ZERO;
+    }
+}
+
+impl Drop for Resuming {
+    fn drop(&mut self) {
+        let until = self.history.runtime.now() + self.lasts;
+        if let Some(attempt) = self.history.lock().drains.resumes.get_mut(self.number) {
+            *attempt = Some(until);
+        }
+    }
 }
 
 impl Results {
@@ -115,7 +147,7 @@ impl History {
         let now = self.runtime.now();
         let mut state = self.lock();
         let drains = &mut state.drains;
-        let ended = |(_, answered): &(Time, Option<Time>)| answered.is_some_and(|it| it < asked);
+        let ended = |until: &Option<Time>| until.is_some_and(|until| until < asked);
         // Somebody may have resumed it meanwhile, or another server has taken over that knows of no pause.
         if !drains.resumes.iter().all(ended) || self.replaced {
             return;
@@ -124,8 +156,12 @@ impl History {
         let with_results = state.results.keys().filter_map(|job| state.jobs.get(job));
         let running = with_results.filter(|job| job.runs(&self.runtime, &state));
         let running: Vec<_> = running.map(Job::holders).collect();
+        let is_wanted = state.turns.claims(QUEUE).next().is_some();
         drop(state);
         self.answered("drain");
+        if is_wanted {
+            self.runtime.looks_at(DELIVERS_NOTHING);
+        }
         self.runtime.looks_at("nothing of a drained queue runs");
         // Where the clock is set leases end before their holders know.
         if !running.is_empty() && !self.stepped {
@@ -138,7 +174,7 @@ impl History {
     /// A drain that was asked for at `asked` did not become complete, although all who have jobs of the queue end them.
     pub(crate) fn not_drained(&self, asked: Time, drained: &Drained) {
         let state = self.lock();
-        let ended = |(_, answered): &(Time, Option<Time>)| answered.is_some_and(|it| it < asked);
+        let ended = |until: &Option<Time>| until.is_some_and(|until| until < asked);
         let is_alone = state.drains.resumes.iter().all(ended);
         drop(state);
         if is_alone {
@@ -147,20 +183,19 @@ impl History {
         }
     }
 
-    /// Somebody is about to resume it; answers the number of the call.
-    pub(crate) fn resumes(&self) -> usize {
-        let now = self.runtime.now();
+    /// Somebody is about to resume it.
+    pub(crate) fn resumes(&self) -> Resuming {
         let mut state = self.lock();
         let drains = &mut state.drains;
         drains.since = None;
-        drains.resumes.push((now, None));
-        drains.resumes.len() - 1
-    }
-
-    pub(crate) fn resumed(&self, call: usize) {
-        let now = self.runtime.now();
-        if let Some((_, answered)) = self.lock().drains.resumes.get_mut(call) {
-            *answered = Some(now);
+        drains.resumes.push(None);
+        let number = drains.resumes.len() - 1;
+        drop(state);
+        let history = self.clone();
+        Resuming {
+            history,
+            number,
+            lasts: UNDER_WAY,
         }
     }
 }

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{History, Place, State};
+use super::waits::NOTIFIED;
+use super::{History, State};
 use crate::runtime::{ProgramId, Time};
 use crate::server::Seen;
 
@@ -179,6 +180,20 @@ impl History {
             (other.program, &other.name) == (waiter.program, &waiter.name)
                 && !(other.shares && waiter.shares)
         };
+        let alone = state.turns.alone.values().any(|it| *it == waiter.name);
+        let is_shared = state.places.get(&waiter.name).is_some_and(|place| {
+            let mut holders = place.open.values();
+            holders.any(|hold| hold.program == waiter.program)
+        });
+        if self.in_order && waiter.shares && is_shared && !alone {
+            self.runtime.looks_at(SHARES);
+        }
+        if self.is_notified()
+            && self.locks_waited_for.is_some()
+            && waiter.since < self.runtime.now()
+        {
+            self.runtime.looks_at(NOTIFIED);
+        }
         let promise = "who waits is served in the order of arrival";
         if self.in_order && waiters.values().any(|other| is_beside(&other)) {
             self.runtime.looks_at(promise);
@@ -258,13 +273,6 @@ impl History {
     /// Somebody who waits to share a lock that others of its process share, although nobody wants it alone.
     fn kept_out(&self, state: &State) -> Option<String> {
         let (now, turns) = (self.runtime.now(), &state.turns);
-        let is_shared = |(name, place): (&Name, &Place)| {
-            let wanted_alone = turns.alone.values().any(|other| other == name);
-            name.0 == "rw_lock" && !place.open.is_empty() && !wanted_alone
-        };
-        if self.in_order && state.places.iter().any(is_shared) {
-            self.runtime.looks_at(SHARES);
-        }
         let mut waiters = turns.waiters.values().filter(|it| it.shares);
         waiters.find_map(|waiter| {
             let name = &waiter.name;

@@ -15,20 +15,27 @@ const RELEASED: Duration = Duration::from_millis(950);
 /// … and if a process waits for more locks than it has sessions to wait, for each of them so much later.
 const TURN: Duration = Duration::from_millis(282);
 
+/// What is promised then.
+pub(super) const NOTIFIED: &str = "what is notified is acted on before the next poll";
+
 /// What is there for those who wait.
 #[derive(Default)]
 pub(super) struct Waits {
     /// Jobs that nobody has ever had, and since when they are due.
     jobs: BTreeMap<i64, Time>,
     /// Locks that nobody holds, and since when.
-    locks: BTreeMap<(&'static str, String), Time>,
+    pub(super) locks: BTreeMap<(&'static str, String), Time>,
 }
 
 impl History {
+    /// Whether nothing is in the way of notifications; in some plans they are lost.
+    pub(super) fn is_notified(&self) -> bool {
+        self.in_order && !self.deaf && self.flawless
+    }
+
     /// Looks at the jobs that are due, and at the locks that nobody holds.
     pub(super) fn check_waits(&self, seen: &Seen) {
-        // Notifications are lost where a plan has them lost.
-        if !self.in_order || self.deaf || !self.flawless {
+        if !self.is_notified() {
             return;
         }
         let mut state = self.lock();
@@ -36,14 +43,12 @@ impl History {
         let what = what.or_else(|| self.lock_waits(&mut state));
         let waits = &state.waits;
         let job_waits = !waits.jobs.is_empty() && state.turns.claims(FREE).next().is_some();
-        let looks = job_waits || !waits.locks.is_empty();
         drop(state);
-        let promise = "what is notified is acted on before the next poll";
-        if looks {
-            self.runtime.looks_at(promise);
+        if job_waits {
+            self.runtime.looks_at(NOTIFIED);
         }
         if let Some(what) = what {
-            self.runtime.violate(promise, what);
+            self.runtime.violate(NOTIFIED, what);
         }
     }
 

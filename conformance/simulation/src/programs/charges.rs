@@ -94,6 +94,11 @@ impl Own {
     /// What the policy for outages decides is not an error, and what it decides follows from it.
     fn check_policy(&self, decision: &Decision) {
         let policy = self.limiter.policy();
+        if decision.basis() == Basis::Outage {
+            self.context
+                .runtime
+                .looks_at("the policy decides in an outage");
+        }
         if decision.basis() == Basis::Outage
             && decision.is_allowed() == (policy == Policy::new(QUOTA).outage(Outage::Closed))
         {
@@ -173,8 +178,9 @@ impl Own {
         let limiter = Arc::clone(&self.limiter);
         let decisions = self.context.call(limiter.check_each(&requests)).await?;
         let [beside, own] = decisions.try_into().ok()?;
+        let promise = "decisions are in the order of their requests";
+        self.context.runtime.looks_at(promise);
         if *beside.key() != Key::from(other) || own.cost() != cost {
-            let promise = "decisions are in the order of their requests";
             let what = format!("{beside:?}, {own:?}");
             self.context.runtime.violate(promise, what);
         }
@@ -222,8 +228,11 @@ impl Own {
                 return Some(());
             }
         };
+        let promise = "who waits for permits is admitted";
+        if exact {
+            self.context.runtime.looks_at(promise);
+        }
         if exact && (!decision.is_allowed() || answered - asked > waits + ADMITTED) {
-            let promise = "who waits for permits is admitted";
             self.context.runtime.violate(promise, what);
         }
         self.decided(&decision, (asked, answered), false);
@@ -272,6 +281,9 @@ async fn slide(context: &Context, hurries: bool) {
         } else {
             of_two == 0
         };
+        if !context.history.may_be_kept() {
+            context.runtime.looks_at("windows that slide hold");
+        }
         if wrong
             && !context.history.may_be_kept()
             && (decision.is_allowed() || context.history.is_plain())
@@ -357,9 +369,13 @@ async fn check_given_back(
     let missing = QUOTA.limit().saturating_sub(decision.remaining());
     let replenished = replenished(begun, context.runtime.now());
     let least = used.saturating_sub(replenished);
-    if !(least..=used).contains(&missing) && context.history.is_plain() {
+    if !context.history.is_plain() {
+        return;
+    }
+    let promise = "permits that are given back are there";
+    context.runtime.looks_at(promise);
+    if !(least..=used).contains(&missing) {
         let what = format!("{key}: {used} were used since {begun:?}, {decision:?}");
-        let promise = "permits that are given back are there";
         context.runtime.violate(promise, what);
     }
 }

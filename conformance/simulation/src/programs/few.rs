@@ -205,6 +205,8 @@ async fn audited(context: &Context) -> lockapi::Result<()> {
     // What a process has claimed that ends, is stopped, or is answered too late, it may not have begun.
     let late = [
         Fault::Delay,
+        Fault::Silence,
+        Fault::Hush,
         Fault::Partition,
         Fault::Step,
         Fault::FailOver,

@@ -92,7 +92,7 @@ async fn resume(context: &Context, queue: &Arc<dyn Queue>) {
         let resuming = context.history.resumes();
         let call = context.history.soon("resume", queue.resume());
         if context.call(call).await.is_some() {
-            return context.history.resumed(resuming);
+            return resuming.done();
         }
         if context.is_ending() {
             return;
@@ -103,10 +103,11 @@ async fn resume(context: &Context, queue: &Arc<dyn Queue>) {
 /// A process may have ended before it resumed the queue.
 pub(super) async fn audit(context: &Context) {
     let queue = context.backend().queue(QUEUE).expect("a queue");
-    context.history.resumes();
+    let resuming = context.history.resumes();
     if let Err(error) = queue.resume().await {
         let what = format!("resume: {error:?}");
         context.runtime.violate("all can be had in the end", what);
     }
+    resuming.done();
     jobs::drain(context, QUEUE, jobs::QUIET).await;
 }

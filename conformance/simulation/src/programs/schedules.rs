@@ -75,7 +75,9 @@ pub(super) async fn run(context: Context) {
     while !context.is_ending() {
         for task in &TASKS {
             let setting = scheduler.set(task.task());
-            context.call(context.history.soon("set", setting)).await;
+            context
+                .call(context.history.soon_in_two("set", setting))
+                .await;
         }
         let (stop, until) = (
             Stop::new(),

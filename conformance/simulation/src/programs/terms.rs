@@ -49,6 +49,9 @@ async fn look(context: &Context, election: &dyn Election) {
     };
     let told = leader.map_or(0, |leader| leader.token);
     let after = leader_there(context);
+    if before == after && !context.history.may_be_kept() {
+        context.runtime.looks_at("what is told is true");
+    }
     if before == after && told != after && !context.history.may_be_kept() {
         // Tokens are not used again, but nobody may have led in between.
         let is_in_between = told == 0 || told > before || before == 0;
@@ -84,9 +87,12 @@ async fn observe(context: &Context, mut leaders: Box<dyn Observer>) {
         };
         let token = leader.map_or(0, |leader| leader.token);
         let grows = token == 0 || token > last;
+        let promise = "whoever watches an election sees each leader once";
+        if !context.history.may_be_kept() {
+            context.runtime.looks_at(promise);
+        }
         if (!grows || seen == Some(token)) && !context.history.may_be_kept() {
             let what = format!("{token} after {last}, and {seen:?}");
-            let promise = "whoever watches an election sees each leader once";
             context.runtime.violate(promise, what);
         }
         (seen, last, unseen) = (Some(token), last.max(token), None);
@@ -167,11 +173,11 @@ fn check_remaining(
     // Clocks of processes differ by a hundredth.
     let most = (began + ttl).saturating_sub(now).mul_f64(1.015);
     let is_stale = left > most + Duration::from_millis(1);
+    let promise = "what remains of a lease is told";
+    context.runtime.looks_at(promise);
     if is_stale || (left.is_zero() && !guard.is_lost()) {
         let what = format!("{left:?} of {ttl:?} since {began:?}, at {now:?}");
-        context
-            .runtime
-            .violate("what remains of a lease is told", what);
+        context.runtime.violate(promise, what);
     }
 }
 
@@ -187,13 +193,14 @@ async fn check_end(
     // A process counts less than the server.
     let early = now < began + ttl.mul_f64(0.96);
     let late = now > answered + ttl.mul_f64(1.015) + TOLD;
-    if context.history.is_plain() && (early || late) {
-        let what = format!("{ttl:?} since {began:?}, lost at {now:?}");
-        let promise = "a lease ends with its time";
-        context.runtime.violate(promise, what);
-    }
     if !context.history.is_plain() {
         return;
+    }
+    let promise = "a lease ends with its time";
+    context.runtime.looks_at(promise);
+    if early || late {
+        let what = format!("{ttl:?} since {began:?}, lost at {now:?}");
+        context.runtime.violate(promise, what);
     }
     context
         .runtime
@@ -227,12 +234,13 @@ async fn keep_from_others(context: &Context, key: &str) {
         None => return,
     }
     let until = began + hold;
+    let promise = "a lease is kept from others for its minimum hold";
+    context.runtime.looks_at(promise);
     while context.runtime.now() < answered + hold {
         let again = context.call(lease.try_acquire()).await;
         if let Some(Some(_)) = again {
             if context.runtime.now() < until && !context.history.may_be_kept() {
                 let what = format!("{key}: granted at {began:?} for {hold:?}");
-                let promise = "a lease is kept from others for its minimum hold";
                 context.runtime.violate(promise, what);
             }
             return;

@@ -56,9 +56,14 @@ pub(super) async fn run(context: Context) {
 }
 
 impl Own<'_> {
-    fn violate(&self, promise: &'static str, what: impl std::fmt::Debug) {
+    /// Looks at a promise, and whether it is broken.
+    fn judge(&self, promise: &'static str, is_broken: bool, what: impl std::fmt::Debug) {
         // Another server may have forgotten.
-        if !self.context.history.may_be_kept() {
+        if self.context.history.may_be_kept() {
+            return;
+        }
+        self.context.runtime.looks_at(promise);
+        if is_broken {
             let what = format!("{}: {what:?}", self.queue.name());
             self.context.runtime.violate(promise, what);
         }
@@ -101,9 +106,11 @@ impl Own<'_> {
 
     async fn push_unique(&mut self) -> Option<()> {
         let (how, mut wanted) = self.push(None, Unique::Skip, LATER).await?;
-        if how != How::New {
-            self.violate("a key that nobody has is free", (how, &wanted));
-        }
+        self.judge(
+            "a key that nobody has is free",
+            how != How::New,
+            (how, &wanted),
+        );
         for _ in 0..self.context.runtime.draw(|random| random.usize(..4)) {
             let modes = [Unique::Skip, Unique::Replace, Unique::Keep];
             let mode = modes[self.context.runtime.draw(|random| random.usize(..3))];
@@ -112,9 +119,11 @@ impl Own<'_> {
                 Unique::Skip => How::Existing,
                 _ => How::Changed,
             };
-            if how != right || now.id != wanted.id {
-                self.violate("one job has a unique key", (mode, how, &now, &wanted));
-            }
+            self.judge(
+                "one job has a unique key",
+                how != right || now.id != wanted.id,
+                (mode, how, &now, &wanted),
+            );
             wanted = now;
             self.look(&wanted).await?;
         }
@@ -124,9 +133,11 @@ impl Own<'_> {
         let delivery = self.claim(&wanted).await?;
         let (how, _) = self.push(Some(&wanted), Unique::Replace, LATER).await?;
         // It is lost if a process is held up.
-        if how != How::Running && self.context.history.is_plain() {
-            self.violate("a job that runs is not changed", (how, &wanted));
-        }
+        self.judge(
+            "a job that runs is not changed",
+            how != How::Running && self.context.history.is_plain(),
+            (how, &wanted),
+        );
         self.complete(delivery, &wanted).await
     }
 
@@ -135,7 +146,7 @@ impl Own<'_> {
         let inspector = self.context.backend().inspector();
         let found = self.context.call(inspector.job(wanted.id, true)).await?;
         let Some(found) = found else {
-            self.violate("what was pushed is there", wanted);
+            self.judge("what was pushed is there", true, wanted);
             return None;
         };
         let server = self.context.server.time();
@@ -147,9 +158,11 @@ impl Own<'_> {
         let is_same = found.payload.as_deref() == Some(&*wanted.payload.to_string())
             && found.job.priority == wanted.priority
             && in_time.contains(&found.job.run_at);
-        if !is_same {
-            self.violate("what was pushed is there", (&found, &found.payload, wanted));
-        }
+        self.judge(
+            "what was pushed is there",
+            !is_same,
+            (&found, &found.payload, wanted),
+        );
         Some(found)
     }
 
@@ -159,9 +172,11 @@ impl Own<'_> {
         let payloads = claimed.iter().map(Delivery::payload);
         let payloads: Vec<_> = payloads.map(str::to_owned).collect();
         let is_it = payloads == [wanted.payload.to_string()];
-        if !is_it && (self.context.history.is_plain() || !payloads.is_empty()) {
-            self.violate("one job has a unique key", (payloads, wanted));
-        }
+        self.judge(
+            "one job has a unique key",
+            !is_it && (self.context.history.is_plain() || !payloads.is_empty()),
+            (payloads, wanted),
+        );
         claimed.into_iter().next()
     }
 
@@ -175,16 +190,13 @@ impl Own<'_> {
             found.job.state == JobState::Completed
                 && found.result.as_deref() == Some(&*wanted.payload.to_string())
         });
-        if !is_kept {
-            self.violate("a job that is done is kept", (&found, wanted));
-        }
+        self.judge("a job that is done is kept", !is_kept, (&found, wanted));
         let (how, again) = self.push(None, Unique::Skip, LATER).await?;
-        if how != How::New || again.id == wanted.id {
-            self.violate(
-                "the key of a job that is done is free",
-                (how, &again, wanted),
-            );
-        }
+        self.judge(
+            "the key of a job that is done is free",
+            how != How::New || again.id == wanted.id,
+            (how, &again, wanted),
+        );
         Some(())
     }
 
@@ -210,10 +222,9 @@ impl Own<'_> {
         let is_told = hows(&first) == [How::New; 2]
             && hows(&second) == [How::Existing, How::New, How::Existing];
         // What was sent again finds what it has pushed before.
-        if !is_same || (self.context.history.is_plain() && !is_told) {
-            let promise = "a key always refers to the job of its first push";
-            self.violate(promise, (first, second));
-        }
+        let is_broken = !is_same || (self.context.history.is_plain() && !is_told);
+        let promise = "a key always refers to the job of its first push";
+        self.judge(promise, is_broken, (first, second));
         Some(())
     }
 }

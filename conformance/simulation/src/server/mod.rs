@@ -122,8 +122,6 @@ struct Session {
     notifications: Option<mpsc::UnboundedSender<String>>,
     /// What is sent to it is not delivered any more.
     silent: bool,
-    /// Whether it was to lock something.
-    locks: bool,
     /// How long its statements wait for a row; zero is without an end.
     lock_timeout: Duration,
     /// How long they take at most; zero is without an end.
@@ -497,6 +495,11 @@ impl Server {
 }
 
 impl State {
+    /// Whether a session has advisory locks, which end with it.
+    fn holds_locks(&self, session: u64) -> bool {
+        !self.model.state().locks_of(session).is_empty()
+    }
+
     /// The standby receives all that was committed.
     fn replicate(&mut self) {
         self.model.cut_replication();

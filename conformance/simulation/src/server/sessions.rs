@@ -84,7 +84,6 @@ impl Server {
             abandoned: false,
             notifications: None,
             silent: false,
-            locks: false,
             lock_timeout: Duration::ZERO,
             statement_timeout: Duration::ZERO,
             failed: false,
@@ -146,15 +145,13 @@ impl Server {
             let again = move |_: &Runtime| server.arrive(session, message, answer);
             return self.runtime.after(BUSY, again);
         }
-        match message {
-            Message::Script(script) => {
-                if script == Script::Listen {
-                    self.lock().model.listen(session);
-                }
-                return self.answer(session, answer, Ok(Rows::new()));
-            }
-            Message::Begin => return self.begin(session, answer),
-            Message::Call(_) | Message::End { .. } => {}
+        // What ends a transaction of the library is carried out: the model has none of these.
+        let is_carried_out = match message {
+            Message::Script(script) => !matches!(script, Script::Listen | Script::Begin(_)),
+            Message::Call(_) | Message::Begin | Message::End { .. } => false,
+        };
+        if is_carried_out {
+            return self.answer(session, answer, Ok(Rows::new()));
         }
         if self.strikes(Fault::Refusal) {
             let code = self
@@ -185,7 +182,17 @@ impl Server {
                 self.end_transaction_of(session, commits, answer);
                 None
             }
-            Message::Script(_) | Message::Begin => None,
+            Message::Begin => {
+                self.begin(session, answer);
+                None
+            }
+            Message::Script(script) => {
+                if script == Script::Listen {
+                    self.lock().model.listen(session);
+                }
+                self.answer(session, answer, Ok(Rows::new()));
+                None
+            }
         };
         if fatal {
             if let Some(answer) = replaced {
@@ -279,7 +286,6 @@ impl Server {
         };
         let rows = cancels::with_process(statement, session, rows);
         let cancels = statement.cancels.clone();
-        it.locks |= statement.request.name().starts_with("mutex.");
         let is_in = model.is_in_transaction(session);
         if is_in && transactions::holds(&rows) {
             it.checked.extend(statement.checks.clone());
@@ -400,10 +406,11 @@ impl Server {
         };
         let mut state = self.lock();
         let now = self.runtime.now();
+        let holds = state.holds_locks(session);
         let Some(it) = state.sessions.get_mut(&session) else {
             return;
         };
-        if it.locks {
+        if holds {
             self.runtime.session_ended(it.program);
         }
         it.left = true;
@@ -433,7 +440,7 @@ impl Server {
         let Some(mut it) = state.sessions.remove(&session) else {
             return;
         };
-        if it.locks {
+        if state.holds_locks(session) {
             self.runtime.session_ended(it.program);
         }
         state.model.end_session(session);
