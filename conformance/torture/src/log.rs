@@ -27,7 +27,10 @@ pub(crate) fn now() -> Nanos {
 /// Something that one holder at a time has, or a few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) enum Kind {
+    /// Also as the writer of a reader-writer lock, which is the same lock.
     Mutex,
+    /// A mutex that is shared.
+    Reader,
     Lease,
     Semaphore,
 }
@@ -170,6 +173,7 @@ impl Op {
             Self::Close => "close",
             Self::Acquire { kind, .. } => match kind {
                 Kind::Mutex => "mutex",
+                Kind::Reader => "reader",
                 Kind::Lease => "lease",
                 Kind::Semaphore => "semaphore",
             },

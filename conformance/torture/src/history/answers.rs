@@ -112,7 +112,7 @@ fn may_be_lost(history: &History, (call, op): (&Call, &Op)) -> bool {
         let took = at.saturating_sub(grant.asked);
         match &grant.op {
             Op::Acquire {
-                kind: Kind::Mutex,
+                kind: Kind::Mutex | Kind::Reader,
                 wait,
                 ..
             } => took > wait * 1_000_000 + LATE,
@@ -165,7 +165,7 @@ fn may_have_gone_back(history: &History, call: &Call, (job, token): (i64, i64)) 
 fn is_locked(op: &Op, kind: &str, message: &str) -> bool {
     match op {
         Op::Cancel { .. } | Op::Edit { .. } => {
-            kind == "Unavailable" && message.contains("is locked by an open transaction")
+            kind == "TimedOut" && message.contains("is locked by an open transaction")
         }
         Op::Settle { .. } => kind == LOCKED,
         _ => false,

@@ -15,7 +15,10 @@ const HAND_OVER_BITS: u32 = 10;
 /// Something that somebody had.
 struct Hold<'a> {
     call: &'a Call,
+    /// Zero of plain clients and readers, which have none.
     token: i64,
+    /// Whether others that do may have it at the same time.
+    shares: bool,
     /// The server granted it no earlier.
     since: Nanos,
     from: Nanos,
@@ -30,10 +33,14 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
         };
         if let Some((from, Answer::Token(token))) = &call.answer {
             let to = call.held.get(token).copied().unwrap_or(*from);
-            places.entry((*kind, key)).or_default().push(Hold {
+            let shares = *kind == Kind::Reader;
+            let kind = if shares { Kind::Mutex } else { *kind };
+            places.entry((kind, key)).or_default().push(Hold {
                 call,
                 token: *token,
-                since: call.asked,
+                shares,
+                // All readers of a process have it once at the server.
+                since: if shares { 0 } else { call.asked },
                 from: *from,
                 to: to.max(*from),
             });
@@ -56,7 +63,6 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
 fn hand_over(holds: &mut [Hold<'_>]) {
     let granted = |hold: &Hold<'_>| (hold.call.program, hold.token >> HAND_OVER_BITS);
     let mut first = BTreeMap::new();
-    // Plain clients have no tokens.
     for hold in holds.iter().filter(|hold| hold.token != 0) {
         let since = first.entry(granted(hold)).or_insert(hold.since);
         *since = hold.since.min(*since);
@@ -78,6 +84,7 @@ fn exclusion(
         open.retain(|other| other.to > hold.from);
         let others: Vec<_> = open
             .iter()
+            .filter(|other| !(other.shares && hold.shares))
             .filter(|other| is_definite(history, (kind, key), other, hold))
             .map(|other| describe(history, other))
             .collect();
@@ -181,7 +188,6 @@ fn is_of_ended_session(history: &History, (kind, key): (Kind, &str), hold: &Hold
 /// Tokens are unique, and a call that began after a token was known gets a larger one.
 fn tokens(history: &History, (kind, key): (Kind, &str), holds: &[Hold<'_>]) -> Vec<Violation> {
     let mut violations = Vec::new();
-    // Plain clients have none.
     let holds: Vec<_> = holds.iter().filter(|hold| hold.token != 0).collect();
     let mut seen = BTreeMap::new();
     for hold in &holds {

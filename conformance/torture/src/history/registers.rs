@@ -110,7 +110,7 @@ fn granted(history: &History) -> BTreeMap<String, Vec<(Nanos, i64)>> {
                     let accepted = history.tables.accepted.get(&register);
                     accepted.is_some_and(|all| all.iter().any(|it| it.token == *token))
                 }
-                Kind::Semaphore => false,
+                Kind::Reader | Kind::Semaphore => false,
             };
             if is_certain {
                 granted.entry(register).or_default().push((*at, *token));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockapi::lease::LeaseOptions;
-use lockapi::{ErrorKind, Fence, LeaseGuard, MutexGuard, Result};
+use lockapi::{ErrorKind, Fence, LeaseGuard, MutexGuard, ReadGuard, Result};
 
 use super::store::Inside;
 use super::{Context, KEYS, PERMITS, TTL, Transacted, before, pick, rest};
@@ -14,7 +14,10 @@ use crate::log::{Answer, Kind, Op};
 /// For how long some hold a mutex without a write that would tell them.
 const ALONE: Duration = Duration::from_secs(20);
 
-/// A guard of any kind.
+/// In place of a token, of those who have none.
+const UNTOKENED: i64 = 0;
+
+/// A guard of any kind that has a token.
 #[async_trait]
 trait Guard: Send + Sync {
     fn fence(&self) -> Fence;
@@ -170,18 +173,73 @@ pub(super) async fn mutex(context: Context) {
     while context.may_hold().await {
         let (key, wait) = (pick(&KEYS), patience());
         let mutex = context.backend.mutex(key).expect("a key");
+        let lock = context.backend.rw_lock(key).expect("a key");
         let op = asks(Kind::Mutex, key, millis(wait), true);
-        let (call, guard) = match wait {
-            None => context.call(op, mutex.try_lock(), tried).await,
-            Some(wait) => {
-                let locking = async { mutex.lock_timeout(wait).await.map(Some) };
-                context.call(op, locking, tried).await
+        let writes = fastrand::bool();
+        let locking = async {
+            match wait {
+                None if writes => lock.try_write().await,
+                None => mutex.try_lock().await,
+                Some(wait) if writes => lock.write_timeout(wait).await.map(Some),
+                Some(wait) => mutex.lock_timeout(wait).await.map(Some),
             }
         };
+        let (call, guard) = context.call(op, locking, tried).await;
         after(&guard).await;
         if let Ok(Some(guard)) = guard {
             hold(&context, (Kind::Mutex, key), (call, guard)).await;
         }
+    }
+}
+
+/// Shares with other readers what nobody else has then.
+pub(super) async fn reader(context: Context) {
+    while context.may_hold().await {
+        let (key, wait) = (pick(&KEYS), patience());
+        let lock = context.backend.rw_lock(key).expect("a key");
+        let op = asks(Kind::Reader, key, millis(wait), true);
+        let locking = async {
+            match wait {
+                None => lock.try_read().await,
+                Some(wait) => lock.read_timeout(wait).await.map(Some),
+            }
+        };
+        let (call, guard) = context.call(op, locking, shared).await;
+        after(&guard).await;
+        if let Ok(Some(guard)) = guard {
+            share(&context, key, (call, guard)).await;
+        }
+    }
+}
+
+#[expect(clippy::ref_option, reason = "it is what a call answers")]
+fn shared(guard: &Option<Box<dyn ReadGuard>>) -> Answer {
+    guard
+        .as_ref()
+        .map_or(Answer::Nothing, |_| Answer::Token(UNTOKENED))
+}
+
+/// Holds for a while, then gives back or drops the guard.
+async fn share(context: &Context, key: &str, (call, guard): (u64, Box<dyn ReadGuard>)) {
+    for _ in 0..fastrand::u8(1..8) {
+        let at = before();
+        if guard.is_lost() {
+            break;
+        }
+        context.log.held(at, call, UNTOKENED);
+        rest(100).await;
+    }
+    if fastrand::u8(..4) == 0 {
+        return drop(guard);
+    }
+    let op = Op::Release {
+        kind: Kind::Reader,
+        key: key.to_owned(),
+        token: UNTOKENED,
+    };
+    let (_, released) = context.call(op, guard.unlock(), |()| Answer::Done).await;
+    if released.is_err() {
+        rest(200).await;
     }
 }
 

@@ -162,6 +162,7 @@ async fn work(
     if backend.capabilities().session_locks {
         tasks.spawn(holders::mutex(context.clone()));
         tasks.spawn(holders::mutex(context.clone()));
+        tasks.spawn(holders::reader(context.clone()));
         tasks.spawn(holders::counter(context.clone()));
     }
     tasks.spawn(holders::lease(context.clone()));

@@ -94,9 +94,9 @@ fn jobs_that_are_locked() {
         token: 1,
         how,
     };
-    assert!(!refused(Op::Cancel { job: 1 }, "Unavailable", locked));
+    assert!(!refused(Op::Cancel { job: 1 }, "TimedOut", locked));
     let edit = Op::Edit { job: 1, due: None };
-    assert!(!refused(edit, "Unavailable", locked));
+    assert!(!refused(edit, "TimedOut", locked));
     assert!(!refused(settle(How::Snooze), "Locked", ""));
     assert!(refused(
         Op::Cancel { job: 1 },

@@ -18,6 +18,26 @@ fn exclusion() {
     assert_eq!(permits(3), ["mutual exclusion"]);
 }
 
+/// Readers share the lock of a mutex, in which a fault may have ended their session long before.
+#[test]
+fn exclusion_of_readers() {
+    let calls = |one, other, to, faults: &[AppliedFault]| {
+        let mut history = history([hold(0, one, 0, (12, to)), hold(1, other, 0, (16, 18))]);
+        history.applied = faults.to_vec();
+        broken(&history)
+    };
+    let (wrong, ended) = (
+        ["mutual exclusion"],
+        [applied(Fault::Terminate, (2, 3), None)],
+    );
+    assert_eq!(calls(Kind::Reader, Kind::Reader, 17, &[]), [""; 0]);
+    assert_eq!(calls(Kind::Reader, Kind::Mutex, 15, &[]), [""; 0]);
+    assert_eq!(calls(Kind::Reader, Kind::Mutex, 17, &[]), wrong);
+    assert_eq!(calls(Kind::Mutex, Kind::Reader, 17, &[]), wrong);
+    assert_eq!(calls(Kind::Reader, Kind::Mutex, 17, &ended), [""; 0]);
+    assert_eq!(calls(Kind::Mutex, Kind::Reader, 17, &ended), [""; 0]);
+}
+
 /// Who has lost a session knows it later, and only a fault ends a session.
 #[test]
 fn exclusion_by_sessions() {
