@@ -21,7 +21,8 @@ ALTER TABLE lockapi.queue_groups ADD COLUMN key_turns jsonb;
 -- takes its place in the same turn. It reads some 8,000 parked jobs which are not due, and goes on behind them the next time.
 -- Answers how many jobs were admitted, how many groups were looked at, and, if no job was admitted, when the next
 -- one will be due, in 20 ms at least because it may have to wait for its group, or the next permit comes of a group or a key that has a
--- job which is due, in microseconds from now. Where others are due behind what it has read, it answers as if it had looked at "many".
+-- job which is due, in microseconds from now. Where others are due behind what it has read, or may be, it answers as if it had looked at
+-- "many", and that the next one will be due in 250 ms at most.
 -- Index: job_parked; job_parked_order in an ordered queue; job_admitted and job_limit_key; job_parked_due for the next one;
 -- group_limit_pkey and group_rate_pkey.
 -- Race: one at a time for a queue, by an advisory lock that no name of a mutex has, because names have 255 bytes at
@@ -42,7 +43,8 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
         most_due constant int8 := 1024;
         parts int8;
         read_to text;
-        cut_off bool;
+        was_cut bool;
+        cut_off bool := false;
         names text[];
         free text[];
         rooms int8[];
@@ -179,16 +181,18 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
               INTO names, read_to, parts
               FROM part AS p;
         END IF;
-        -- Among some of those that are due, whether there are others than these.
-        cut_off := parts >= most_parts AND cardinality(names) < many AND EXISTS (
-                       SELECT
-                         FROM (SELECT j.group_key
-                                 FROM lockapi.job AS j
-                                WHERE (j.namespace || '') = of_namespace AND (j.queue || '') = of_queue
-                                  AND (j.due_at > '-infinity'::timestamptz) IS TRUE AND j.due_at <= moment
-                                ORDER BY j.due_at
-                                LIMIT most_due) AS d
-                        WHERE d.group_key <> ALL (names));
+        was_cut := parts >= most_parts AND cardinality(names) < many;
+        IF was_cut THEN
+            -- Among some of those that are due, whether there are others than these, or may be.
+            SELECT coalesce(bool_or(d.group_key <> ALL (names)), false) OR count(*) = most_due
+              INTO cut_off
+              FROM (SELECT j.group_key
+                      FROM lockapi.job AS j
+                     WHERE (j.namespace || '') = of_namespace AND (j.queue || '') = of_queue
+                       AND (j.due_at > '-infinity'::timestamptz) IS TRUE AND j.due_at <= moment
+                     ORDER BY j.due_at
+                     LIMIT most_due) AS d;
+        END IF;
         looked := cardinality(names);
         part := names;
         keyed := EXISTS (SELECT
@@ -440,7 +444,7 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
             VALUES (of_namespace, of_queue, 1,
                     CASE WHEN stuck <> '{}' AND first_keyed IS NOT NULL AND (looked >= many OR cut_off) THEN first_keyed
                          WHEN full_turn THEN last
-                         WHEN cut_off THEN read_to
+                         WHEN was_cut THEN read_to
                          ELSE names[looked] END,
                     coalesce(own.swept, ''), CASE WHEN has_turned THEN own.key_turns END)
             ON CONFLICT (namespace, queue) DO UPDATE
@@ -458,6 +462,7 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
         END IF;
         IF cut_off THEN
             looked := greatest(looked, many);
+            next_due := least(next_due, 250000);
         END IF;
         RETURN NEXT;
     END

@@ -679,7 +679,29 @@ async fn admission_reads_so_much_and_goes_on_behind(cx: Context) {
     queue.push(of("last of all", 0)).await.unwrap();
     let claim = Claim::new(1).wait(MINUTE);
     let found = soon("the job is there", queue.claim(&claim));
-    assert_eq!(numbers(&found.await.unwrap()), [0]);
+    let mut found = found.await.unwrap();
+    assert_eq!(numbers(&found), [0]);
+    found.remove(0).ack().await.unwrap();
+    // Of what is due first nothing has room, and is more than is looked at to see whether others are due.
+    for first in [0, 600] {
+        let jobs = (first..first + 600).map(|nth| of("a", nth));
+        queue.push_all(jobs.collect()).await.unwrap();
+    }
+    let held = one(&queue).await;
+    for _ in 0..2 {
+        admit("work").await;
+    }
+    queue.push(of("g07000 and a half", 0)).await.unwrap();
+    let mut answers = Vec::new();
+    while answers.len() < 4 && !answers.iter().any(|it: &String| it.starts_with("1 ")) {
+        answers.extend(admit("work").await);
+    }
+    assert_eq!(
+        answers.last().map(String::as_str),
+        Some("1 256"),
+        "{answers:?}"
+    );
+    held.ack().await.unwrap();
     // Groups with a job that is due are all looked at.
     let jobs = (0..100).map(|nth| of(&format!("g{nth:03}"), nth));
     other.push_all(jobs.collect()).await.unwrap();
