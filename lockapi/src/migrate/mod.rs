@@ -195,7 +195,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 const SETTINGS: &str = include_str!("settings.sql");
 
 /// How long the server has to answer.
-#[derive(Clone)]
 pub(crate) struct Limits {
     /// What takes no time.
     pub(crate) usual: Arc<Watch>,
@@ -213,8 +212,8 @@ pub(crate) async fn run<N: Connection>(
     let mut until = None;
     loop {
         limits.usual.bound(begin(connection)).await?;
-        let mut turn = Turn::Unknown;
-        let failure = match apply(connection, &mut turn, limits).await {
+        let mut is_turn_of_another = false;
+        let failure = match apply(connection, &mut is_turn_of_another, limits).await {
             Ok(()) => {
                 let committing = connection.script(Script::Commit);
                 return limits.script.bound(committing).await;
@@ -229,7 +228,7 @@ pub(crate) async fn run<N: Connection>(
             return Err(failure);
         }
         // Another that has its turn may get on, and leave nothing to do.
-        if until.is_none() && turn != Turn::OfAnother {
+        if until.is_none() && !is_turn_of_another {
             until = Some(timer.now() + PATIENCE);
         }
         if until.is_some_and(|until| timer.now() + PAUSE > until) {
@@ -239,18 +238,10 @@ pub(crate) async fn run<N: Connection>(
     }
 }
 
-/// Whose turn it is to migrate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    Unknown,
-    /// Another transaction applies migrations.
-    OfAnother,
-    Own,
-}
-
+/// One transaction of them. If it ends while another transaction applies migrations, `is_turn_of_another` is set.
 async fn apply<N: Connection>(
     connection: &mut N,
-    turn: &mut Turn,
+    is_turn_of_another: &mut bool,
     limits: &Limits,
 ) -> Result<(), Failure> {
     let usual = &limits.usual;
@@ -268,10 +259,10 @@ async fn apply<N: Connection>(
         return Err(refused(ErrorKind::Unsupported, message));
     }
     let key = internal_key("lockapi", "migrate");
-    *turn = Turn::OfAnother;
+    *is_turn_of_another = true;
     let locking = [LockMigrations { key }];
     usual.bound(connection.perform(&locking)).await?;
-    *turn = Turn::Own;
+    *is_turn_of_another = false;
     let (missing, _) = usual.bound(self::missing(connection)).await?;
     for migration in &missing {
         let applying = connection.script(Script::Run(migration.sql));

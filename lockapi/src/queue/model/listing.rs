@@ -94,20 +94,19 @@ impl LiveJob {
     /// Whether it is one of those that are listed, whatever its state.
     fn matches(&self, want: &ListJobs) -> bool {
         let (from, before) = want.created;
-        let only = JobMatch {
-            name: want.job.clone(),
-            group: want.group.clone(),
-            tag: want.tag.clone(),
-        };
         self.queue == want.name
-            && self.is_matched(&only)
+            && self.is_labelled(&want.job, &want.group, &want.tag)
             && (from..before).contains(&self.created_at)
     }
 
     pub(super) fn is_matched(&self, only: &JobMatch) -> bool {
-        let JobMatch { name, group, tag } = only;
-        (name.is_empty() || self.job.name == *name)
-            && (group.is_empty() || self.job.group == *group)
+        self.is_labelled(&only.name, &only.group, &only.tag)
+    }
+
+    /// Empty is any.
+    fn is_labelled(&self, name: &str, group: &str, tag: &str) -> bool {
+        (name.is_empty() || self.job.name == name)
+            && (group.is_empty() || self.job.group == group)
             && (tag.is_empty() || self.job.headers.tags().any(|it| it == tag))
     }
 
