@@ -9,7 +9,7 @@ use lockapi::{Backend, Error, ErrorKind, Key};
 
 use crate::arguments::Global;
 use crate::exit::Exit;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 /// Why something is done to others.
 #[derive(Clone, Debug, Args)]
@@ -94,15 +94,20 @@ pub(crate) fn refused<T>(tried: Result<T, Error>) -> Result<(), Error> {
     }
 }
 
-/// Connects, does the work, and gives back what was opened, whatever came of it.
+/// Gives back what was opened.
+pub(crate) async fn close(backend: &dyn Backend) {
+    if let Err(error) = backend.close().await {
+        Failure::from(error).tell();
+    }
+}
+
+/// Connects, does the work, and gives back what was opened, whatever came of it. Where that fails it is told: what was done is done.
 pub(crate) async fn with_backend(
     global: &Global,
     work: impl AsyncFnOnce(&Arc<dyn Backend>) -> Result<Exit>,
 ) -> Result<Exit> {
     let backend = global.place.connect().await?;
     let outcome = work(&backend).await;
-    let closed = backend.close().await;
-    let exit = outcome?;
-    closed?;
-    Ok(exit)
+    close(&*backend).await;
+    outcome
 }

@@ -16,7 +16,7 @@ use lockapi::ErrorKind;
 /// | 5 | [`Absent`](Self::Absent) | what was named is not there: no such job, nobody holds the lock |
 /// | 120 | [`Busy`](Self::Busy) | others hold it: at once with `--skip`, or for as long as `--timeout` says; jobs still run after the timeout of `queue drain` |
 /// | 121 | [`Lost`](Self::Lost) | `exec` held it no longer, or could not be sure to, before the command had ended |
-/// | 122 | [`Unreachable`](Self::Unreachable) | the database could not be reached or refused to serve; nothing was done |
+/// | 122 | [`Unreachable`](Self::Unreachable) | the database could not be reached or refused to serve; nothing was done, or of many jobs as many as the message says |
 /// | 123 | [`Unknown`](Self::Unknown) | the answer of the database never came: it may have been done |
 /// | 125 | [`Supervisor`](Self::Supervisor) | `exec` could not watch over the command, which has been ended |
 /// | 126 | [`NotExecutable`](Self::NotExecutable) | the command of `exec` cannot be run |

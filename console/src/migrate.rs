@@ -13,6 +13,7 @@ use sqlx::{AssertSqlSafe, Connection, Row};
 use tokio::time::timeout;
 
 use crate::arguments::Global;
+use crate::common::close;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::output::Entry;
@@ -161,7 +162,7 @@ impl Migrate {
             Self::Up => {
                 let backend = global.place.connect().await?;
                 let migrated = backend.migrate().await;
-                backend.close().await?;
+                close(&*backend).await;
                 migrated?;
                 let version = MIGRATIONS.last().map_or(0, |last| last.version);
                 let words = |version: &i64| format!("The schema is at version {version}.");

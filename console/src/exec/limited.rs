@@ -6,13 +6,17 @@ use std::process::Command;
 use std::time::Duration;
 
 use lockapi::limit::{Decision, MAX_TIME, PermitRequest};
-use lockapi::{Backend, ErrorKind, Key};
+use lockapi::{Backend, Error, ErrorKind, Key, RateLimiter};
+use tokio::time::{Instant, sleep};
 
 use super::signals::Signals;
 use super::{Exec, Within, unless_signalled};
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::output::spoken;
+
+/// Between two statements for a key that is locked.
+const PAUSE: Duration = Duration::from_millis(100);
 
 impl Exec {
     /// The command takes the place of this process: there is nothing to give back when it ends.
@@ -31,14 +35,10 @@ impl Exec {
         let limiter = backend.rate_limiter(quota)?;
         let request = PermitRequest::new(key);
         let deciding = async {
-            let time = match self.within() {
-                Within::Skip => return limiter.check(key).await,
-                Within::Wait => MAX_TIME,
-                Within::Time(time) => time,
-            };
-            match limiter.until_ready(&request, time).await {
-                Err(error) if error.kind() == ErrorKind::TimedOut => limiter.peek(&request).await,
-                decision => decision,
+            match self.within() {
+                Within::Skip => limiter.check(key).await,
+                Within::Wait => until_ready(&*limiter, &request, MAX_TIME).await,
+                Within::Time(time) => until_ready(&*limiter, &request, time).await,
             }
         };
         let decision = match unless_signalled(signals, deciding).await {
@@ -62,9 +62,32 @@ impl Exec {
     }
 }
 
+/// Waits until the request is admitted; answers a decision without permits where it is not within this time. An open transaction that
+/// has the key locked ends a statement, and not the wait.
+async fn until_ready(
+    limiter: &dyn RateLimiter,
+    request: &PermitRequest,
+    time: Duration,
+) -> Result<Decision, Error> {
+    let began = Instant::now();
+    let left = || time.saturating_sub(began.elapsed());
+    loop {
+        match limiter.until_ready(request, left()).await {
+            Err(error) if error.kind() == ErrorKind::TimedOut => {}
+            decision => return decision,
+        }
+        let decision = limiter.peek(request).await?;
+        if left().is_zero() || decision.retry_after() > left() {
+            return Ok(decision);
+        }
+        sleep(PAUSE).await;
+    }
+}
+
 fn used_up(key: &Key, decision: &Decision) -> Failure {
     let message = format!("{key} is used up; the command was not run");
     let next = match decision.retry_after() {
+        Duration::ZERO => "An open transaction had it locked.".to_owned(),
         Duration::MAX => "The next permit is not in sight.".to_owned(),
         next => format!("The next permit is there in {}.", spoken(next)),
     };

@@ -46,6 +46,7 @@ pub(crate) use start::Start;
 pub(crate) use watch::Watch;
 
 use crate::arguments::Global;
+use crate::common::close;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::values::{duration, key, quota};
@@ -213,9 +214,7 @@ impl Exec {
             Some(key) => self.when_allowed(&*backend, key, &mut signals).await,
             None => self.while_held(&*backend, settings, &mut signals).await,
         };
-        if let Err(error) = backend.close().await {
-            Failure::from(error).tell();
-        }
+        close(&*backend).await;
         outcome
     }
 

@@ -177,7 +177,8 @@ impl<'a> Supervised<'a> {
                 signal = signals.next() => self.pass_on(signal).await.ok()?,
                 () = sleep(pause) => {}
             }
-            if !self.is_lost && !self.settings.keep {
+            // While the machine slept the library's clock stood still: what is over is not renewed.
+            if !self.is_lost && !self.settings.keep && Time::now() < backstop {
                 until = sure_until(self.hold, self.settings);
                 self.tell(Order::Until(until)).await.ok()?;
             }

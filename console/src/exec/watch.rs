@@ -169,7 +169,9 @@ impl Watcher {
     fn obey(&mut self, line: io::Result<Option<String>>, watch: &Watch) {
         let order = line.ok().flatten().and_then(|line| line.parse().ok());
         match order {
-            Some(Order::Until(time)) if watch.until.is_some() => self.timing.until = Some(time),
+            Some(Order::Until(time)) if watch.until.is_some() => {
+                self.timing.extend(Time::now(), time);
+            }
             Some(Order::Until(_)) => {}
             Some(Order::Stop) => self.timing.stop = true,
             Some(Order::Kill) => self.timing.kill = true,
@@ -310,8 +312,21 @@ enum Step {
 }
 
 impl Timing {
+    /// When the command is killed.
+    fn last(&self) -> Option<Time> {
+        self.until.map(|until| until.minus(self.margin))
+    }
+
+    /// A renewal moves the end. One that is heard after the end comes too late: `lockapi exec` may not know yet that the machine
+    /// slept.
+    fn extend(&mut self, now: Time, until: Time) {
+        if self.last().is_none_or(|last| now < last) {
+            self.until = Some(until);
+        }
+    }
+
     fn step(&mut self, now: Time) -> Step {
-        let last = self.until.map(|until| until.minus(self.margin));
+        let last = self.last();
         let is_over = last.is_some_and(|last| now >= last);
         if self.kill || is_over {
             self.kill = true;
@@ -403,9 +418,17 @@ mod tests {
     #[test]
     fn a_renewal_moves_the_end() {
         let mut timing = held();
-        timing.until = Some(at(60));
+        timing.extend(at(27), at(60));
         assert_eq!(timing.step(at(28)), Step::Wait(25 * SECOND));
         assert_eq!(timing.cause, Cause::Itself);
+    }
+
+    #[test]
+    fn what_is_renewed_after_its_end_is_over() {
+        let mut timing = held();
+        timing.extend(at(28), at(60));
+        assert_eq!(timing.step(at(28)), Step::Kill);
+        assert_eq!(timing.cause, Cause::Deadline);
     }
 
     #[test]

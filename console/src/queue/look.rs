@@ -96,7 +96,11 @@ pub(super) async fn show(global: &Global, backend: &dyn Backend, queue: &str) ->
         names => names?,
     };
     let mut counts = Counts::from(&statistics).with_names(names);
-    counts.limit = handle.limit().await?.map(Limited::from);
+    counts.limit = match handle.limit().await {
+        // As above.
+        Err(error) if error.kind() == ErrorKind::Unsupported => None,
+        limit => limit?.map(Limited::from),
+    };
     global.output().value(&counts, Counts::words)
 }
 

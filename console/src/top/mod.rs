@@ -23,6 +23,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::action::Outcome;
 use crate::arguments::Global;
+use crate::common::close;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::watch::Watch;
@@ -69,8 +70,8 @@ impl Top {
         let terminal = ratatui::try_init().map_err(broken)?;
         let shown = self.show(terminal, Arc::clone(&backend)).await;
         ratatui::try_restore().map_err(broken)?;
+        close(&*backend).await;
         shown?;
-        backend.close().await?;
         Ok(Exit::Success)
     }
 

@@ -14,6 +14,7 @@ use super::guard::host_name;
 use super::serve::{BOUNDS, serve};
 use super::{WebOptions, service};
 use crate::arguments::Global;
+use crate::common::close;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 
@@ -110,7 +111,7 @@ impl Web {
             .value(&Listening { url }, |told| told.url.clone())?;
         let router = service(backend.clone(), options);
         serve(listener, router, BOUNDS, stopped()).await;
-        backend.close().await?;
+        close(&*backend).await;
         Ok(Exit::Success)
     }
 }

@@ -283,7 +283,7 @@ fn tasks(out: &mut Text<'_>, seen: &Snapshot) {
     });
     out.metric(
         "lockapi_task_late_seconds",
-        "For how long a task has been due and was not fired.",
+        "For how long a task has been due and was not fired, by the clock of this host.",
         late,
     );
 }

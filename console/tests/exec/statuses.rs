@@ -37,6 +37,10 @@ pub(crate) fn trials() -> Vec<Trial> {
             an_early_end_can_keep_others_out,
         ),
         trial("a_limit_lets_so_many_through", a_limit_lets_so_many_through),
+        trial(
+            "a_limit_that_is_locked_is_waited_for",
+            a_limit_that_is_locked_is_waited_for,
+        ),
         trial("a_mutex_is_that_of_programs", a_mutex_is_that_of_programs),
         trial(
             "what_a_command_leaves_is_ended_first",
@@ -274,6 +278,32 @@ fn a_limit_lets_so_many_through() {
         .tells("The next permit is there in");
     let timing = ["--limit", "mails", "--quota", "2/1h", "--timeout", "1s"];
     exec(&database, &timing, "exit 0").exits(120);
+}
+
+/// For longer than a statement may take.
+fn a_limit_that_is_locked_is_waited_for() {
+    let database = Database::new();
+    let limit = ["--limit", "mails", "--quota", "9/1h"];
+    exec(&database, &limit, "exit 0").succeeds();
+    std::thread::scope(|scope| {
+        let locked = scope.spawn(|| {
+            database
+                .sql("BEGIN; SELECT FROM lockapi.rate_limit FOR UPDATE; SELECT pg_sleep(8); END")
+        });
+        let is_locked = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(8)%' AND pid <> pg_backend_pid()
+                            AND datname = current_database()";
+        soon("it is locked", || {
+            (database.sql(is_locked) == "1").then_some(())
+        });
+        let refused = exec(
+            &database,
+            &["--limit", "mails", "--quota", "9/1h", "--timeout", "1s"],
+            "exit 0",
+        );
+        refused.exits(120);
+        exec(&database, &limit, "exit 3").exits(3);
+        locked.join().expect("it ends");
+    });
 }
 
 /// It is an advisory lock, which a session of the server holds: when that ends, the command does.
