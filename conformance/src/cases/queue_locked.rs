@@ -98,7 +98,11 @@ async fn extension_that_is_held_up_keeps_the_delivery(cx: Context) {
     let mut tx = cx.begin().await.unwrap();
     tx.ack_in(&delivery).await.unwrap();
     let extended = soon("an answer", delivery.extend(MINUTE)).await;
-    assert_eq!(extended.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(extended.unwrap_err().kind(), ErrorKind::TimedOut);
+    let operator = cx.backend().await.operator();
+    let cancelling = operator.cancel_job(delivery.queue().name(), delivery.id(), "no");
+    let cancelled = soon("an answer", cancelling).await;
+    assert_eq!(cancelled.unwrap_err().kind(), ErrorKind::TimedOut);
     tx.rollback().await;
     delivery.extend(Duration::from_secs(2)).await.unwrap();
     assert!(!delivery.is_lost());

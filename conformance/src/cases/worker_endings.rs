@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockapi::Queue;
 use lockapi::queue::{Delivery, Job};
-use lockapi::worker::{Failed, Observe, Worker, WorkerOptions};
+use lockapi::worker::{Ending, Failed, Observe, Worker, WorkerOptions};
 
 use super::worker::{Gate, attempts, job, push, run, summary};
 use crate::context::{Context, MINUTE};
@@ -24,6 +24,7 @@ register! { "worker":
     Q18 fallback_does_what_has_no_handler;
     Q18 failure_is_sent_although_the_worker_is_dropped [Transactions, Schema];
     Q18 handler_that_nobody_runs_is_put_off;
+    Q18 worker_that_is_dropped_tells_of_its_handlers;
     Q10 handler_may_acknowledge_in_its_transaction [Transactions];
 }
 
@@ -233,6 +234,31 @@ async fn handler_that_nobody_runs_is_put_off(cx: Context) {
     cx.elapse(MINUTE).await;
     let done = soon("they are run", worker(true).run_until_idle()).await;
     assert_eq!(done.unwrap(), summary! { claimed: 3, done: 3 });
+}
+
+async fn worker_that_is_dropped_tells_of_its_handlers(cx: Context) {
+    let queue = cx.queue().await;
+    push(&queue, 2).await;
+    let (handler, mut gate) = Gate::new();
+    let told = Told::default();
+    let worker = Worker::new(queue.clone()).concurrency(2).prefetch(0);
+    let worker = run(worker.observe(told.clone()).handle("count", handler));
+    let begun = [gate.begun().await, gate.begun().await];
+    worker.running.abort();
+    soon("it is dropped", worker.running).await.unwrap_err();
+    let endings = told.0.lock().unwrap().clone();
+    assert_eq!(endings, [Ending::Released, Ending::Released]);
+    drop(begun);
+}
+
+/// How an observer was told that handlers ended.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<Ending>>>);
+
+impl Observe for Told {
+    fn finished(&self, _: &Delivery, ending: &Ending, _: Duration) {
+        self.0.lock().unwrap().push(ending.clone());
+    }
 }
 
 /// How many handlers an observer was told nobody ran.

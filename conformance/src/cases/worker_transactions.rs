@@ -22,6 +22,7 @@ register! { "worker_transactions":
     Q10 commit_and_panic_is_done [Transactions];
     Q10 commit_and_timeout_is_done [Transactions];
     Q10 commit_and_handler_that_its_runtime_drops_is_done [Transactions];
+    Q10 commit_and_handler_that_its_runtime_drops_at_the_end_is_done [Transactions];
     Q10 rollback_and_ok_is_a_failed_attempt [Transactions];
     Q10 acknowledgement_that_fails_and_ok_is_a_failed_attempt [Transactions];
     Q10 rollback_and_error_is_a_failed_attempt [Transactions];
@@ -184,6 +185,15 @@ impl Observe for Dropped {
 }
 
 async fn commit_and_handler_that_its_runtime_drops_is_done(cx: Context) {
+    handler_that_its_runtime_drops(cx, false).await;
+}
+
+async fn commit_and_handler_that_its_runtime_drops_at_the_end_is_done(cx: Context) {
+    handler_that_its_runtime_drops(cx, true).await;
+}
+
+/// While the worker stops, or before.
+async fn handler_that_its_runtime_drops(cx: Context, stops: bool) {
     let queue = cx.queue().await;
     push(&queue, 1).await;
     let (handler, mut gate) = Gate::new();
@@ -202,8 +212,13 @@ async fn commit_and_handler_that_its_runtime_drops_is_done(cx: Context) {
     let mut tx = cx.begin().await.unwrap();
     tx.ack_in(begun.job.delivery()).await.unwrap();
     tx.commit().await;
+    if stops {
+        worker.stop.stop();
+    }
     handlers.recv().await.unwrap().abort();
-    soon("it is told", dropped.recv()).await.unwrap();
+    if !stops {
+        soon("it is told", dropped.recv()).await.unwrap();
+    }
     let summary: Summary = worker.end().await;
     assert_eq!(summary, summary! { claimed: 1, done: 1 });
     assert_eq!(cx.jobs().await, Jobs::default());

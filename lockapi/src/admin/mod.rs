@@ -405,7 +405,7 @@ pub trait Operator: Send + Sync + fmt::Debug {
     /// Cancels a job, waiting or running; returns whether it existed.
     ///
     /// # Errors
-    /// `Unavailable` when a transaction has the job locked.
+    /// `TimedOut` when a transaction has the job locked.
     async fn cancel_job(&self, queue: &str, id: i64, reason: &str) -> Result<bool>;
 
     /// Changes a job that waits; returns whether it did. A job that runs, has ended, has expired or does not
@@ -420,7 +420,7 @@ pub trait Operator: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Invalid` for an edit of nothing, for what a push refuses, and for fewer attempts than the job has had;
-    /// `Unavailable` when a claim or a transaction has the job locked.
+    /// `TimedOut` when a claim or a transaction has the job locked.
     async fn edit_job(&self, queue: &str, id: i64, edit: JobEdit, reason: &str) -> Result<bool>;
 
     /// Cancels all jobs that a filter matches, waiting or running unless it names a state, in parts of 1,000; its

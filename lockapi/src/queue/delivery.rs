@@ -257,7 +257,7 @@ impl Delivery {
     ///
     /// # Errors
     /// `Lost` when the job was delivered again or has ended, or when another server has taken over
-    /// since. `Indeterminate` when the answer never arrived.
+    /// since. `TimedOut` while an open transaction has the job locked. `Indeterminate` when the answer never arrived.
     pub fn ack(self) -> impl Future<Output = Result<()>> + Send + use<> {
         let done = self.result().map_or(Outcome::Ack, Outcome::AckWithResult);
         let settling = self.settle("ack", done);
@@ -335,7 +335,7 @@ impl Delivery {
     /// times.
     ///
     /// # Errors
-    /// `Lost` as for [`ack`](Self::ack); `Invalid` for a lease outside of its limits.
+    /// `Lost` and `TimedOut` as for [`ack`](Self::ack); `Invalid` for a lease outside of its limits.
     pub async fn extend(&self, lease: Duration) -> Result<()> {
         let extending = self.queue.settle(self.ticket(), Outcome::Extend(lease));
         self.answer("extend", extending.await).map(drop)
@@ -446,7 +446,7 @@ impl Delivery {
             Ok(Settled::Lost) => Error::new(ErrorKind::Lost, operation, LOST),
             Ok(Settled::Locked) => {
                 let message = format!("the job is {LOCKED}");
-                Error::new(ErrorKind::Unavailable, operation, message)
+                Error::new(ErrorKind::TimedOut, operation, message)
             }
             Err(error) => error.during(operation),
         };

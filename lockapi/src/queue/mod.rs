@@ -325,7 +325,8 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// that is pushed or made due meanwhile, or for which there is room in its group by then, may stay.
     ///
     /// # Errors
-    /// `Unavailable`, `Indeterminate`: some may have been deleted.
+    /// `Unavailable`, `Indeterminate`: the error says how many were deleted before, if there were any; after `Indeterminate` there may be
+    /// more.
     async fn purge(&self) -> Result<u64>;
 
     /// Counts its jobs, at most 5,000 of each priority and state.
@@ -353,14 +354,15 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// dead letter, and so may one that becomes a dead letter meanwhile.
     ///
     /// # Errors
-    /// `Unavailable`, `Indeterminate`: some may have been put back.
+    /// `Unavailable`, `Indeterminate`: the error says how many were put back before, if there were any; after `Indeterminate` there may be
+    /// more. `TimedOut`: the tasks of some runs are being fired, or locked.
     async fn redrive(&self, ids: Vec<i64>) -> Result<u64>;
 
     /// Deletes dead letters: those with these numbers, or all if no numbers are given. Returns how
     /// many.
     ///
     /// # Errors
-    /// `Unavailable`, `Indeterminate`: some may have been deleted.
+    /// As for [`purge`](Self::purge).
     async fn discard(&self, ids: Vec<i64>) -> Result<u64>;
 }
 

@@ -337,16 +337,18 @@ impl<B: Body + From<Vec<u8>>> IdempotencyLayer<B> {
                 (stored(&response), response)
             }
         };
-        match execution.record(answer).await {
+        match execution.record(answer.clone()).await {
+            Ok(()) => return Ok(Ok(response.map(B::from))),
+            // Another has answered, or nobody has been at it since.
+            Err(error) if error.kind() == ErrorKind::Lost => drop(execution),
+            Err(_) => return Err(Refusal::Unavailable),
+        }
+        let again = match self.begin(key, &fingerprint, Duration::ZERO).await? {
+            Ok(again) => again,
+            Err(replayed) => return Ok(Ok(replayed)),
+        };
+        match again.record(answer).await {
             Ok(()) => Ok(Ok(response.map(B::from))),
-            // Another has answered.
-            Err(error) if error.kind() == ErrorKind::Lost => {
-                drop(execution);
-                match self.begin(key, &fingerprint, Duration::ZERO).await? {
-                    Err(replayed) => Ok(Ok(replayed)),
-                    Ok(_) => Err(Refusal::InProgress),
-                }
-            }
             Err(_) => Err(Refusal::Unavailable),
         }
     }

@@ -299,5 +299,5 @@ fn check_state(state: Option<JobState>, allowed: &[JobState]) -> Result<()> {
 
 fn locked(operation: &'static str, queue: &str, id: i64) -> Error {
     let message = format!("job {id} is {LOCKED}");
-    Error::new(ErrorKind::Unavailable, operation, message).on(queue)
+    Error::new(ErrorKind::TimedOut, operation, message).on(queue)
 }

@@ -100,17 +100,25 @@ impl Handle {
     }
 
     /// Deletes in parts until one of them is not full. `after` is the place of a part.
-    async fn in_parts<O, K>(&self, mut part: O, after: fn(&mut O) -> &mut K) -> Result<u64>
+    async fn in_parts<O, K>(
+        &self,
+        mut part: O,
+        after: fn(&mut O) -> &mut K,
+        total: &mut u64,
+    ) -> Result<()>
     where
         O: Queued<Output = SweepResult<K>> + Clone,
     {
-        let mut total = 0;
         loop {
-            let done = self.call_in_bulk(part.clone()).await?;
-            total += done.deleted.max(0).unsigned_abs();
+            let done = self.call_in_bulk(part.clone()).await;
+            let done = done.map_err(|error| match *total {
+                0 => error,
+                total => error.noting(format_args!("{total} were deleted before")),
+            })?;
+            *total += done.deleted.max(0).unsigned_abs();
             match done.last {
                 Some(last) => *after(&mut part) = last,
-                None => return Ok(total),
+                None => return Ok(()),
             }
         }
     }
@@ -202,7 +210,11 @@ impl Handle {
                 most: PART,
                 topic: self.number,
             };
-            let part = self.call_in_bulk(part).await?;
+            let part = self.call_in_bulk(part).await;
+            let part = part.map_err(|error| match *total {
+                0 => error,
+                total => error.noting(format_args!("{total} dead letters were put back before")),
+            })?;
             *total += part.count.max(0).unsigned_abs();
             busy.extend(part.busy);
             match part.last {
@@ -397,7 +409,9 @@ impl Queue for QueueHandle {
             after: Purge::FIRST,
             most: PART,
         };
-        self.0.in_parts(first, |part| &mut part.after).await
+        let mut total = 0;
+        let purged = self.0.in_parts(first, |part| &mut part.after, &mut total);
+        purged.await.map(|()| total)
     }
 
     async fn statistics(&self) -> Result<Statistics> {
@@ -457,7 +471,8 @@ impl Queue for QueueHandle {
                 after: 0,
                 most: PART,
             };
-            total += self.0.in_parts(first, |part| &mut part.after).await?;
+            let discarded = self.0.in_parts(first, |part| &mut part.after, &mut total);
+            discarded.await?;
         }
         Ok(total)
     }

@@ -144,7 +144,7 @@ impl Queues {
                     let given_back = settled.and_then(|settled| match settled {
                         Settled::Locked => {
                             let message = format!("the job is {LOCKED}");
-                            Err(Error::new(ErrorKind::Unavailable, "close", message))
+                            Err(Error::new(ErrorKind::TimedOut, "close", message))
                         }
                         // One that is completed already has nothing to give back.
                         _ => Ok(()),

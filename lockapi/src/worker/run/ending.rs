@@ -39,6 +39,10 @@ impl Run {
             Verdict::Answered(Err(failed)) => self.failed_ending(&running.delivery, failed),
             Verdict::Lost => Ending::Lost,
             Verdict::NotRun { .. } if self.stopping => {
+                if running.delivery.is_left_to_transaction() {
+                    self.confirm(running, took, Ending::Released);
+                    return;
+                }
                 self.notify_observer(&running, &Ending::Released, took);
                 self.settle(running.delivery, Outcome::Release);
                 return;
@@ -124,7 +128,7 @@ impl Run {
         }
     }
 
-    fn notify_observer(&self, running: &Running, ending: &Ending, took: Duration) {
+    pub(super) fn notify_observer(&self, running: &Running, ending: &Ending, took: Duration) {
         running.handling.ended(&running.delivery, ending, took);
         self.settings
             .observer

@@ -98,14 +98,6 @@ struct Running {
     in_batch: bool,
 }
 
-impl Running {
-    /// Its handler was dropped.
-    fn released(&self, now: Duration) {
-        let took = now.saturating_sub(self.since);
-        self.handling.ended(&self.delivery, &Ending::Released, took);
-    }
-}
-
 struct Done {
     delivery: Arc<Delivery>,
     /// Whether it was sent before and no answer came.
@@ -446,7 +438,8 @@ impl Drop for Run {
             self.queue.settle_later(delivery.ticket(), outcome);
         };
         for running in self.running.values() {
-            running.released(self.queue.now());
+            let took = self.queue.now().saturating_sub(running.since);
+            self.notify_observer(running, &Ending::Released, took);
             running.delivery.lose();
             later(&running.delivery, Outcome::Interrupt);
         }
