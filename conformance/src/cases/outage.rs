@@ -26,6 +26,7 @@ register! { "outage":
     L07 lease_is_kept_over_a_short_outage @ Own;
     L06 lease_is_lost_locally_in_a_long_outage @ Own;
     V10 silent_server_is_given_up_and_comes_back @ Own;
+    V10 holder_behind_a_silent_server_is_told_whatever_the_time_limit @ Own;
     V10 callers_in_line_are_refused_together @ Own;
     V10 silent_server_blocks_no_thread_of_the_program @ Own [Futures];
     L06 lease_is_lost_locally_while_the_server_is_silent @ Own;
@@ -290,6 +291,16 @@ async fn silent_server_is_given_up_and_comes_back(cx: Context) {
     .await;
     eventually("it renews again", async || leased.renew().await.is_ok()).await;
     leased.release().await.unwrap();
+}
+
+/// The server ends such a session by itself, and then others have the lock.
+async fn holder_behind_a_silent_server_is_told_whatever_the_time_limit(cx: Context) {
+    let options = BackendOptions::default().timeout(MINUTE * 60);
+    let backend = cx.connect(options).await.unwrap();
+    let locked = backend.mutex("door").unwrap().lock().await.unwrap();
+    cx.set_silent(true).await;
+    soon("told of the loss", locked.lost()).await;
+    cx.set_silent(false).await;
 }
 
 async fn lease_is_lost_locally_while_the_server_is_silent(cx: Context) {

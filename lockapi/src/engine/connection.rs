@@ -114,6 +114,11 @@ impl Connections {
         self.watch_within(self.timeout)
     }
 
+    /// A watch with a time limit of at most `limit`.
+    pub(crate) fn watch_at_most(&self, limit: Duration) -> Arc<Watch> {
+        Watch::new(self.timer.clone(), limit.min(self.timeout))
+    }
+
     /// A watch with a time limit of at least `limit`.
     pub(crate) fn watch_within(&self, limit: Duration) -> Arc<Watch> {
         Watch::new(self.timer.clone(), limit.max(self.timeout))
@@ -216,6 +221,15 @@ impl OpenConnection {
             set.map_err(Failure::undone)?;
         }
         Ok(())
+    }
+
+    /// From now on its statements end within the limit of `watch`, at the server as well.
+    pub(crate) async fn keep_within(&mut self, watch: &Arc<Watch>) -> Result<(), Failure> {
+        self.watch = Arc::clone(watch);
+        if watch.limit() == self.limit {
+            return Ok(());
+        }
+        self.set_limits(self.lock_timeout, watch.limit()).await
     }
 
     /// Sets the time limits of the server to those of the client; those that it has where that fails are known.

@@ -89,13 +89,13 @@ impl MutexHandle {
             key, contention, ..
         } = &*self.handle;
         match &answer {
-            Some(Ok(None)) => contention.refused(key),
+            Some(Ok(None)) if policy == WaitPolicy::NoWait => contention.refused(key),
             Some(Ok(Some(grant))) => {
                 if let Some(waited) = grant.waited {
                     contention.waited(key, waited, is_hand_over(grant.fence));
                 }
             }
-            Some(Err(_)) | None => {}
+            Some(Ok(None) | Err(_)) | None => {}
         }
         answer
             .unwrap_or_else(|| Err(ended(operation)))

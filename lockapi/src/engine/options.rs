@@ -76,7 +76,8 @@ impl BackendOptions {
     /// an open transaction has locked; 5 s by default, at least 2 s. The server cancels a statement
     /// after nine tenths of it. A request that can be repeated is sent once more on a new connection: a
     /// call without a time limit of its own returns within about twice this time, whatever the network
-    /// does; one that works in parts, or changes a task of a scheduler, for each of its statements. Renewals of leases and heartbeats of deliveries time out earlier, depending on their time
+    /// does; one that works in parts, or changes a task of a scheduler, for each of its statements. Those of sessions
+    /// that hold mutexes take 9 s at most. Renewals of leases and heartbeats of deliveries time out earlier, depending on their time
     /// to live.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -85,8 +86,8 @@ impl BackendOptions {
     }
 
     /// The interval at which an idle session that holds mutexes is checked, 1 s by default, at least 10
-    /// ms. A holder learns within about this time that its session has ended; up to 20 s later if the
-    /// server vanished while it flushed its log for a grant.
+    /// ms. A holder learns within about this time that its session has ended; about 9 s later if the network is
+    /// cut, and up to 20 s later if the server vanished while it flushed its log for a grant.
     #[must_use]
     pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
         self.heartbeat = heartbeat;

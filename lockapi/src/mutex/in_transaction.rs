@@ -51,7 +51,8 @@ impl dyn Mutex + '_ {
     /// of zero or more than 24 days, and where no transaction is open; [`ErrorKind::Unsupported`] for a
     /// leased mutex, where the tables are missing and where the role may not use them;
     /// [`ErrorKind::Unavailable`] on a hot standby, where nothing is locked; and those of the
-    /// connection.
+    /// connection. [`ErrorKind::Deadlock`] where the session that holds the lock waits for one that this transaction has, for two
+    /// seconds or longer; so also where it does that for another caller of its process.
     pub fn lock_in<'c, L: Library, C: Transaction<L> + ?Sized>(
         &'c self,
         connection: &'c mut C,

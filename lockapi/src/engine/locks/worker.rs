@@ -21,6 +21,10 @@ use crate::wait::{unless, yield_now};
 /// How long a session that waited is kept without work.
 const IDLE: Duration = Duration::from_secs(10);
 
+/// A session that holds locks is lost to whoever has heard nothing from the server for so long: sooner than the server, which ends one
+/// after some 12 s without a client.
+const ANSWER: Duration = Duration::from_secs(9);
+
 /// How long the disk may take: much longer than a server that lives is silent otherwise. Holders whose server has
 /// vanished meanwhile learn of it afterwards.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(20);
@@ -91,7 +95,7 @@ struct Worker {
 impl Worker {
     fn new(locks: Arc<Locks>, connections: Arc<Connections>, session: usize) -> Self {
         Self {
-            watch: connections.watch(),
+            watch: connections.watch_at_most(ANSWER),
             locks,
             connections,
             session,
@@ -170,7 +174,12 @@ impl Worker {
     }
 
     async fn open_marked(&mut self) -> Result<OpenConnection, Failure> {
-        let mut connection = self.connections.open(&self.watch, Duration::ZERO).await?;
+        let opening = self.connections.watch();
+        let mut connection = self.connections.open(&opening, Duration::ZERO).await?;
+        connection
+            .keep_within(&self.watch)
+            .await
+            .map_err(Failure::undone)?;
         let mark = random::number().map_err(|error| Failure::connect(None, error))?;
         let answers = connection
             .perform(&[MarkSession { mark }])

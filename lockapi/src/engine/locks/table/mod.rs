@@ -226,6 +226,26 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         Some(waiter)
     }
 
+    /// Answers those in front of a lock whose time is over: it is granted to others.
+    fn expire_front(&mut self, now: Time, lock: LockId, effects: &mut Effects<W, H, R>) {
+        if let Some(slot) = self.slots.get_mut(&lock) {
+            let expired = slot.queue.take_expired_in_front(now);
+            self.answer_expired(expired, lock, effects);
+        }
+    }
+
+    fn answer_expired(
+        &mut self,
+        expired: Vec<Waiter<W>>,
+        lock: LockId,
+        effects: &mut Effects<W, H, R>,
+    ) {
+        for waiter in expired {
+            self.owners.stop_waiting(&waiter, lock);
+            effects.answer_waiter(waiter, Answer::Busy);
+        }
+    }
+
     /// Tries the lock in the mode of its first waiter; returns whether there is one.
     fn try_for_first(&mut self, lock: LockId, effects: &mut Effects<W, H, R>) -> bool {
         let Some(slot) = self.slots.get_mut(&lock) else {
@@ -291,6 +311,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         effects: &mut Effects<W, H, R>,
     ) {
         let id = self.number();
+        self.expire_front(now(), lock, effects);
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;
         };

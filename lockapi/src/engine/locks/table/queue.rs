@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::slot::{WaitPolicy, Waiter};
+use crate::engine::clock::Time;
 use crate::mutex::{LockMode, OwnerId};
 
 /// The number of waiters that have left which may stay in a queue of any length.
@@ -80,6 +81,25 @@ impl<W> Queue<W> {
             attempts.push(attempt);
         }
         attempts
+    }
+
+    /// Takes out those in front whose time is over.
+    pub(super) fn take_expired_in_front(&mut self, now: Time) -> Vec<Waiter<W>> {
+        let mut expired = Vec::new();
+        while self.waiters.front().is_some_and(|first| first.is_over(now))
+            && let Some(first) = self.pop()
+        {
+            expired.push(first);
+        }
+        expired
+    }
+
+    /// Takes out all whose time is over.
+    pub(super) fn take_expired(&mut self, now: Time) -> Vec<Waiter<W>> {
+        if self.iter().any(|waiter| waiter.is_over(now)) {
+            return self.take_out(|waiter| waiter.is_over(now));
+        }
+        Vec::new()
     }
 
     /// Those who want to share the lock, before any that waits to have it alone.

@@ -48,6 +48,15 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         effects: &mut Effects<W, H, R>,
     ) {
         let id = self.number();
+        // Nobody asks what time it is where nobody waits.
+        let is_wanted = self
+            .slots
+            .get(&lock)
+            .is_some_and(|slot| !slot.has_no_waiters());
+        let now = is_wanted.then(now);
+        if let Some(now) = now {
+            self.expire_front(now, lock, effects);
+        }
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;
         };
@@ -57,8 +66,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         };
         let session = held.session;
         self.owners.stop_holding(held.owner, lock);
-        // Nobody asks what time it is where nobody waits.
-        let now = exclusive.then(now);
+        let now = now.filter(|_| exclusive);
         if let Some(now) = now
             && held.hand_overs < MAX_HAND_OVERS
             && now.saturating_sub(held.since) < MAX_HELD

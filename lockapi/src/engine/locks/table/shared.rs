@@ -118,6 +118,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             return;
         }
         let now = now();
+        self.expire_front(now, lock, effects);
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;
         };
@@ -161,6 +162,10 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         {
             for attempt in queue.take_attempts_in_front() {
                 effects.answer_waiter(attempt, Answer::Busy);
+            }
+            for expired in queue.take_expired_in_front(now) {
+                self.owners.stop_waiting(&expired, lock);
+                effects.answer_waiter(expired, Answer::Busy);
             }
             if queue.wanted() != Some(LockMode::Shared) {
                 break;

@@ -43,6 +43,11 @@ impl<W> Waiter<W> {
         self.since.map(|since| now.saturating_sub(since))
     }
 
+    /// Whether its time is over, although it has not left: its future may not be polled.
+    pub(super) fn is_over(&self, now: Time) -> bool {
+        matches!(self.policy, WaitPolicy::Until(at) if at <= now)
+    }
+
     /// Whether it waits for the lock, to have it alone.
     pub(super) fn waits_alone(&self) -> bool {
         self.mode == LockMode::Exclusive && self.policy != WaitPolicy::NoWait

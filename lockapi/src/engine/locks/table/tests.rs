@@ -470,6 +470,35 @@ fn an_attempt_to_share_is_busy_where_others_wait() {
 }
 
 /// An attempt to have alone what others are about to share is refused, and keeps no reader out that came after it.
+/// Whose future is not polled after its time is over neither gets the lock nor keeps a session at work.
+#[test]
+fn who_does_not_leave_in_time_gets_nothing() {
+    use {LockMode::*, WaitPolicy::*};
+    let mut sim = two(1, 1);
+    let holder = sim.wait_in(1, 0, Exclusive);
+    sim.run(MS * 50);
+    assert!(sim.holds(1, holder));
+    let wanted = |policy| Acquisition {
+        lock: lock(0),
+        mode: Exclusive,
+        owner: None,
+        policy,
+    };
+    let late = sim.ask_for(0, wanted(Until(sim.now + MS * 100)));
+    sim.run(MS * 50);
+    let patient = sim.ask_for(0, wanted(Forever));
+    sim.run(Duration::from_secs(2));
+    assert!(!sim.processes[0].callers.contains_key(&late));
+    let later = sim.ask_for(0, wanted(Until(sim.now + MS * 100)));
+    sim.end_one(1, holder);
+    sim.run(Duration::from_secs(2));
+    assert!(sim.holds(0, patient));
+    sim.end_one(0, patient);
+    sim.run(MS * 50);
+    assert!(!sim.processes[0].callers.contains_key(&later));
+    sim.leaves_nothing();
+}
+
 #[test]
 fn an_attempt_to_have_it_alone_keeps_no_reader_out() {
     use {LockMode::*, WaitPolicy::*};

@@ -213,6 +213,10 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         effects: &mut Effects<W, H, R>,
     ) -> Option<Slice> {
         let lock = self.sessions[session].wait.as_ref()?.lock;
+        if let Some(slot) = self.slots.get_mut(&lock) {
+            let expired = slot.queue.take_expired(now());
+            self.answer_expired(expired, lock, effects);
+        }
         let slot = self.slots.get(&lock);
         let Some(mode) = slot.and_then(Slot::wanted) else {
             self.sessions[session].wait = None;

@@ -149,7 +149,14 @@ impl Sim {
                     }
                     self.granted(p, caller, lock, mode, granted);
                 }
-                Answer::Busy => assert_eq!(policy, WaitPolicy::NoWait, "who waits is not refused"),
+                Answer::Busy => {
+                    let is_over = match policy {
+                        WaitPolicy::NoWait => true,
+                        WaitPolicy::Until(at) => at <= self.now,
+                        WaitPolicy::Forever => false,
+                    };
+                    assert!(is_over, "who waits is not refused");
+                }
                 Answer::Failed(Reason::Deadlock) => {
                     assert!(owner.is_some() && policy != WaitPolicy::NoWait);
                 }
