@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use lockapi::id::{IdOptions, Layout};
 use lockapi::lease::LeaseOptions;
-use lockapi::limit::{Outage, Policy, Quota};
+use lockapi::limit::{Outage, PermitRequest, Policy, Quota};
 use lockapi::queue::{Claim, Delivery, Outcome};
 use lockapi::{Backend, ErrorKind};
 
@@ -24,6 +24,7 @@ register! { "close":
     W12 calls_after_close_are_refused;
     W12 close_that_is_dropped_goes_on [Futures];
     W12 close_gives_worker_numbers_back;
+    W12 close_gives_blocks_of_permits_back;
     W12 no_policy_decides_after_close;
     W12 close_refuses_who_waits;
     W12 close_ends_what_goes_on [Futures];
@@ -219,6 +220,24 @@ async fn close_gives_worker_numbers_back(cx: Context) {
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
         closed.push(ids);
     }
+}
+
+async fn close_gives_blocks_of_permits_back(cx: Context) {
+    let quota = Quota::per_day(1000).fixed_window();
+    let backend = cx.backend().await;
+    let limiter = backend.rate_limiter(quota).unwrap();
+    let permits = limiter.permits(&PermitRequest::new("door").cost(100));
+    let permits = permits.unwrap();
+    for _ in 0..5 {
+        assert!(permits.take().await.unwrap());
+    }
+    close(&backend).await;
+    let other = cx.backend().await.rate_limiter(quota).unwrap();
+    let left = other.peek(&PermitRequest::new("door")).await.unwrap();
+    assert_eq!(left.remaining(), 995);
+    assert!(!permits.try_now());
+    let refused = soon("an answer", permits.take()).await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
 async fn no_policy_decides_after_close(cx: Context) {

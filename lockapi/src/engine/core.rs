@@ -156,6 +156,7 @@ impl Core {
         // Afterwards they would be refused.
         self.queues.flush();
         self.generators.close();
+        self.limits.give_back_blocks();
         self.connections.tasks.begin_close();
         let held = self.leases.release_all().into_iter();
         let held = held.chain(self.queues.release_all()).collect::<Vec<_>>();

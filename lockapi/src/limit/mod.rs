@@ -279,7 +279,7 @@ pub trait Reservation: Send + Sync + fmt::Debug {
 ///   permits expire as the server refills the limit: a block of `n` is empty after the time of `n`
 ///   permits, or when its window ends. This assumes that the local monotonic clock runs like the
 ///   server's, within 2 %.
-/// - Unused permits are given back when it is dropped; after a crash they are lost to the caller.
+/// - Unused permits are given back when it is dropped, and when the backend is closed; after a crash they are lost to the caller.
 /// - The next block is requested when the last one is used up. If less is left than a block the
 ///   block is smaller.
 /// - After [`RateLimiter::reset`], and after a change of the quota, the rest of a block can be used
@@ -296,7 +296,8 @@ pub trait Permits: Send + Sync + fmt::Debug {
     /// database refuses, unless in [shadow mode](Policy::shadow).
     ///
     /// # Cancel safety
-    /// When dropped, a block that was requested is given back.
+    /// When dropped, a block that was requested is given back. One caller requests a block for those that wait behind it: a future that is
+    /// kept and not polled delays these, as with the mutex of tokio.
     ///
     /// # Errors
     /// `Unavailable`, `Indeterminate`; no outage policy applies.

@@ -9,9 +9,9 @@ use crate::key::Key;
 
 /// What is decided when the database cannot be reached.
 ///
-/// It applies to the errors of that case: `Unavailable`, `Indeterminate` and `Capacity`. After such
-/// an error, no call is sent to the database for half a second, so that an outage costs each
-/// process one wait in that time.
+/// It applies to the errors of that case: `Unavailable`, `Indeterminate` and `Capacity` of the server. After such
+/// an error, no call is sent to the database for half a second, and then one in half a second until it answers, so that an
+/// outage costs each process one wait in that time. A key that an open transaction has locked is no outage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outage {

@@ -117,10 +117,10 @@ impl Admission {
             let Some(refusal) = refusals.get(&admission_key(request, quota)) else {
                 continue;
             };
-            if now < refusal.until && request.cost >= refusal.cost {
+            // How long another cost has to wait is not known.
+            if now < refusal.until && request.cost == refusal.cost {
                 let mut decision = refusal.decision.clone();
                 let age = now.saturating_sub(refusal.at);
-                decision.cost = request.cost;
                 decision.retry_after = decision.retry_after.saturating_sub(age);
                 decision.reset_after = decision.reset_after.saturating_sub(age);
                 decisions.push(decision);

@@ -37,7 +37,7 @@ pub trait Rules<Request, Response>: Send + Sync + 'static {
 /// - A key that was refused is refused again without a query, until the time that the database returned, and
 ///   at most for a second: a flood of refused requests costs the server about one query for each permit that
 ///   is replenished, and one a second for a key without any. A [refund](crate::RateLimiter::refund) or
-///   [reset](crate::RateLimiter::reset) by another process therefore takes effect up to a second later.
+///   [reset](crate::RateLimiter::reset) therefore takes effect up to a second later.
 /// - A request that is dropped before it is admitted has taken nothing; one that was admitted has, whatever becomes of it.
 ///
 /// The limiter's [policy](crate::limit::Policy) says what happens when the database cannot be reached, and whether

@@ -93,6 +93,7 @@ impl Limiter {
         for (request, ((quota, hash), waiting)) in requests.iter().zip(takes) {
             match waiting.await {
                 Ok(decided) => {
+                    limits.shares.answered(policy);
                     limits.denied_keys.note(hash, &decided);
                     let mut decision =
                         Decision::decided(&request.key, quota, request.cost, &decided);
@@ -258,7 +259,10 @@ impl Limiter {
             return Ok(None);
         }
         match limits.take(line, 1, policy.relaxed).await {
-            Ok(decided) => Ok(Some(decided)),
+            Ok(decided) => {
+                limits.shares.answered(policy);
+                Ok(Some(decided))
+            }
             Err(error) if limits.applies(policy, &error) => Ok(None),
             Err(error) => Err(error),
         }
@@ -325,7 +329,10 @@ impl RateLimiter for Limiter {
             None
         } else {
             match limits.charge(charge.clone()).await {
-                Ok(decided) => Some(decided),
+                Ok(decided) => {
+                    limits.shares.answered(&policy);
+                    Some(decided)
+                }
                 Err(error) if limits.applies(&policy, &error) => None,
                 Err(error) => return Err(error.during("check_all")),
             }

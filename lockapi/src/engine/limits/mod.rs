@@ -33,6 +33,7 @@ use crate::limit::{
 };
 use answers::{SingleLineReply, UndoingReply, Waiting, answer};
 use denied_keys::DeniedKeys;
+use permits::OpenBlocks;
 use share::Shares;
 use wait_queues::WaitQueues;
 
@@ -113,6 +114,7 @@ pub(crate) struct Limits {
     wait_queues: WaitQueues,
     shares: Shares,
     denied_keys: DeniedKeys,
+    open_blocks: OpenBlocks,
     sweeps: Arc<Sweeps>,
 }
 
@@ -129,6 +131,7 @@ impl Limits {
             wait_queues: WaitQueues::default(),
             shares: Shares::default(),
             denied_keys: DeniedKeys::default(),
+            open_blocks: OpenBlocks::default(),
             sweeps,
         })
     }
@@ -136,6 +139,13 @@ impl Limits {
     pub(crate) fn close(&self) {
         for batcher in &self.batchers {
             batcher.close();
+        }
+    }
+
+    /// Gives back what is left of blocks of permits; in the background.
+    pub(crate) fn give_back_blocks(&self) {
+        for refund in self.open_blocks.leave() {
+            self.refund(refund, drop);
         }
     }
 

@@ -1,7 +1,7 @@
 //! [`Permits`] over the limits of a process.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 
 use async_trait::async_trait;
 
@@ -18,6 +18,9 @@ use crate::telemetry;
 /// This part is subtracted for the difference in speed of two clocks.
 const DRIFT_PART: i64 = 50;
 
+/// Room for so many blocks is little.
+const FEW: usize = 16;
+
 pub(super) fn open(
     core: &Arc<Core>,
     key: Key,
@@ -25,7 +28,7 @@ pub(super) fn open(
     policy: &Policy,
 ) -> Arc<dyn Permits> {
     let (size, one) = (line.cost, ChargeLine { cost: 1, ..line });
-    Arc::new(Blocks(Arc::new(Shared {
+    let shared = Arc::new(Shared {
         core: Arc::clone(core),
         key,
         size,
@@ -33,7 +36,37 @@ pub(super) fn open(
         policy: *policy,
         local: Mutex::default(),
         asking: tokio::sync::Mutex::default(),
-    })))
+    });
+    core.limits.open_blocks.add(&shared);
+    Arc::new(Blocks(shared))
+}
+
+/// The blocks that are not dropped.
+#[derive(Default)]
+pub(super) struct OpenBlocks(Mutex<Vec<Weak<Shared>>>);
+
+impl OpenBlocks {
+    /// Those that were dropped take no more room than the others.
+    fn add(&self, block: &Arc<Shared>) {
+        let mut blocks = self.lock();
+        if blocks.len() == blocks.capacity() {
+            blocks.retain(|block| block.strong_count() > 0);
+            let many = blocks.len();
+            blocks.reserve(many.max(FEW));
+        }
+        blocks.push(Arc::downgrade(block));
+    }
+
+    /// What is to be given back of all of them, which are then used up.
+    pub(super) fn leave(&self) -> Vec<Refund> {
+        let blocks = std::mem::take(&mut *self.lock());
+        let blocks = blocks.iter().filter_map(Weak::upgrade);
+        blocks.filter_map(|block| block.leave()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Shared>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A block as it was taken.
@@ -76,7 +109,7 @@ impl LocalPermits {
     }
 }
 
-struct Shared {
+pub(super) struct Shared {
     core: Arc<Core>,
     key: Key,
     size: u64,

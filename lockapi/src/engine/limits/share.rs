@@ -29,7 +29,7 @@ struct State {
     /// When idle keys are looked for again, which looks at all of them.
     retain_at: i64,
     /// The database is not asked before this time, because it failed.
-    until: Time,
+    out_until: Option<Time>,
 }
 
 impl State {
@@ -80,9 +80,28 @@ impl State {
 pub(super) struct Shares(Mutex<State>);
 
 impl Shares {
-    /// Whether the database is to be left alone.
+    /// Whether the database is to be left alone. Once in a while one call is to find out whether it answers again, and no other
+    /// waits for that.
     pub(super) fn is_out(&self, policy: &Policy, now: Time) -> bool {
-        policy.outage != Outage::Fail && now < self.lock().until
+        if policy.outage == Outage::Fail {
+            return false;
+        }
+        let mut state = self.lock();
+        match state.out_until {
+            None => false,
+            Some(until) if now < until => true,
+            Some(_) => {
+                state.out_until = Some(now + PAUSE);
+                false
+            }
+        }
+    }
+
+    /// The database has answered.
+    pub(super) fn answered(&self, policy: &Policy) {
+        if policy.outage != Outage::Fail {
+            self.lock().out_until = None;
+        }
     }
 
     /// Takes note of an error; answers whether the policy decides instead. A key that is locked says
@@ -90,10 +109,9 @@ impl Shares {
     pub(super) fn applies(&self, policy: &Policy, error: &Error, now: Time) -> bool {
         let out = error.is_outage() || error.kind() == ErrorKind::Indeterminate;
         if out {
-            self.lock().until = now + PAUSE;
+            self.lock().out_until = Some(now + PAUSE);
         }
-        let unanswered = out || error.kind() == ErrorKind::TimedOut;
-        unanswered && policy.outage != Outage::Fail
+        out && policy.outage != Outage::Fail
     }
 
     /// What the policy says to one request, which was checked.
@@ -176,6 +194,21 @@ fn part(quota: &Quota, parts: u32) -> Quota {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_call_finds_out_whether_an_outage_is_over() {
+        let shares = Shares::default();
+        let policy = Policy::new(Quota::per_second(100)).outage(Outage::Open);
+        let out = |times: u32| shares.is_out(&policy, PAUSE * times);
+        assert!(!out(0));
+        let failed = |kind| shares.applies(&policy, &Error::new(kind, "check", ""), PAUSE);
+        assert!(!failed(ErrorKind::TimedOut) && !out(1), "a key is locked");
+        assert!(failed(ErrorKind::Indeterminate) && out(1));
+        assert!(!out(2) && out(2), "the next one asks, and no other");
+        assert!(!out(3) && out(3));
+        shares.answered(&policy);
+        assert!(!out(3) && !out(3));
+    }
 
     #[test]
     fn a_share_is_a_part_of_the_quota() {
