@@ -92,7 +92,13 @@ impl Slots {
         operation: &'static str,
         what: RequestedSlots,
     ) -> Result<Option<Box<dyn LeaseGuard>>> {
-        let trying = self.try_for(operation, what);
+        let trying = async {
+            let granted = self.try_for(operation, what).await;
+            if matches!(granted, Ok(None)) {
+                self.0.contention.refused(&self.0.key);
+            }
+            granted
+        };
         self.acquiring(operation, what, trying).await
     }
 
@@ -137,9 +143,6 @@ impl Slots {
     ) -> Result<Option<Box<dyn LeaseGuard>>> {
         let since = Stamp::take(&self.0.core.connections.timer);
         let attempt = self.attempt(operation, what, 1, None).await?;
-        if attempt.is_err() {
-            self.0.contention.refused(&self.0.key);
-        }
         Ok(attempt.ok().map(|claim| self.guard(claim, what, since)))
     }
 
@@ -184,7 +187,10 @@ impl Slots {
         let late = || Error::not_granted(operation, timeout).on(&self.0.key);
         if timeout.is_zero() {
             let granted = once.await?;
-            return granted.ok_or_else(late);
+            return granted.ok_or_else(|| {
+                self.0.contention.refused(&self.0.key);
+                late()
+            });
         }
         let sleep = self.0.core.connections.timer.sleep(timeout);
         let granted = unless(sleep, waiting).await;
@@ -225,7 +231,7 @@ impl Slots {
             options,
             ..
         } = &*self.0;
-        if options.is_renewed() && !core.leases.renewals_ready.load(Ordering::Relaxed) {
+        if !core.leases.renewals_ready.load(Ordering::Relaxed) {
             // Without room for the connection that renews it, a lease would be lost before long.
             if let Some(place) = place {
                 place.attempts();

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,6 +70,14 @@ impl Ending {
     }
 }
 
+/// Runs what is a subscriber's or a recorder's: a panic in it changes nothing of what the program does.
+fn contained(report: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(report)) {
+        // Whatever that was, it is not dropped.
+        std::mem::forget(panic);
+    }
+}
+
 /// A point on the clock of the backend.
 #[derive(Clone, Copy)]
 pub(crate) struct Stamp(Duration);
@@ -101,6 +110,12 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        contained(|| self.tell());
+    }
+}
+
+impl Held {
+    fn tell(&self) {
         let held = self.timer.now().saturating_sub(self.since);
         let (kind, key, lost) = (self.kind.name(), &self.key, self.hold.is_lost());
         #[cfg(feature = "metrics")]
@@ -172,20 +187,22 @@ impl Handling {
     }
 
     pub(crate) fn ended(&self, job: &Delivery, ending: &Ending, took: Duration) {
-        let outcome = ending.name();
-        #[cfg(feature = "metrics")]
-        {
-            let queue = job.queue().name().to_owned();
-            metrics::histogram!("lockapi_job_seconds", "queue" => queue, "outcome" => outcome)
-                .record(took.as_secs_f64());
-        }
-        #[cfg(feature = "tracing")]
-        self.span.record("outcome", outcome);
-        #[cfg(feature = "opentelemetry")]
-        {
-            let error = self.processing.ended(outcome);
-            instruments::processed(job.queue().name(), error, took);
-        }
+        contained(|| {
+            let outcome = ending.name();
+            #[cfg(feature = "metrics")]
+            {
+                let queue = job.queue().name().to_owned();
+                metrics::histogram!("lockapi_job_seconds", "queue" => queue, "outcome" => outcome)
+                    .record(took.as_secs_f64());
+            }
+            #[cfg(feature = "tracing")]
+            self.span.record("outcome", outcome);
+            #[cfg(feature = "opentelemetry")]
+            {
+                let error = self.processing.ended(outcome);
+                instruments::processed(job.queue().name(), error, took);
+            }
+        });
     }
 }
 
@@ -208,6 +225,12 @@ struct Acquiring {
 
 impl Drop for Acquiring {
     fn drop(&mut self) {
+        contained(|| self.tell());
+    }
+}
+
+impl Acquiring {
+    fn tell(&self) {
         let (kind, outcome) = (self.kind.name(), self.outcome);
         #[cfg(feature = "metrics")]
         metrics::counter!("lockapi_acquisitions_total", "kind" => kind, "outcome" => outcome)
@@ -253,12 +276,14 @@ pub(crate) async fn acquiring<T: Answer>(
 
 /// Something was granted that was requested at `since`.
 pub(crate) fn waited(of: Subject<'_>, since: Stamp) {
-    let waited = of.timer.now().saturating_sub(since.0);
-    let (kind, key) = (of.kind.name(), of.key);
-    #[cfg(feature = "metrics")]
-    metrics::histogram!("lockapi_wait_seconds", "kind" => kind).record(waited.as_secs_f64());
-    #[cfg(feature = "tracing")]
-    tracing::debug!(target: "lockapi", kind, %key, ?waited, "granted");
+    contained(|| {
+        let waited = of.timer.now().saturating_sub(since.0);
+        let (kind, key) = (of.kind.name(), of.key);
+        #[cfg(feature = "metrics")]
+        metrics::histogram!("lockapi_wait_seconds", "kind" => kind).record(waited.as_secs_f64());
+        #[cfg(feature = "tracing")]
+        tracing::debug!(target: "lockapi", kind, %key, ?waited, "granted");
+    });
 }
 
 /// As [`waited`], for what is held from now on.
@@ -291,103 +316,120 @@ pub(crate) fn granted(of: Subject<'_>, since: Stamp, hold: &Arc<Hold>) -> Held {
 
 /// An attempt found it held.
 pub(crate) fn contended(kind: Kind) {
-    #[cfg(feature = "metrics")]
-    metrics::counter!("lockapi_contended_total", "kind" => kind.name()).increment(1);
+    contained(|| {
+        #[cfg(feature = "metrics")]
+        metrics::counter!("lockapi_contended_total", "kind" => kind.name()).increment(1);
+    });
 }
 
 /// Holds were lost.
 pub(crate) fn fault(fault: Fault) {
-    let fault = match fault {
-        Fault::WorkerEnded => "worker_ended",
-        Fault::WaiterUnopened => "waiter_unopened",
-        Fault::Panicked => "panicked",
-        Fault::ProgressUnwritten => "progress_unwritten",
-        Fault::HistoryUnwritten => "history_unwritten",
-    };
-    #[cfg(feature = "metrics")]
-    metrics::counter!("lockapi_faults_total", "fault" => fault).increment(1);
-    #[cfg(feature = "tracing")]
-    tracing::warn!(target: "lockapi", fault, "fault");
+    contained(|| {
+        let fault = match fault {
+            Fault::WorkerEnded => "worker_ended",
+            Fault::WaiterUnopened => "waiter_unopened",
+            Fault::Panicked => "panicked",
+            Fault::ProgressUnwritten => "progress_unwritten",
+            Fault::HistoryUnwritten => "history_unwritten",
+        };
+        #[cfg(feature = "metrics")]
+        metrics::counter!("lockapi_faults_total", "fault" => fault).increment(1);
+        #[cfg(feature = "tracing")]
+        tracing::warn!(target: "lockapi", fault, "fault");
+    });
 }
 
 pub(crate) fn lost(kinds: impl Iterator<Item = Kind>) {
-    let mut lost = BTreeMap::<&'static str, u64>::new();
-    for kind in kinds {
-        *lost.entry(kind.name()).or_default() += 1;
-    }
-    for (kind, times) in lost {
-        #[cfg(feature = "metrics")]
-        metrics::counter!("lockapi_lost_total", "kind" => kind).increment(times);
-        #[cfg(feature = "tracing")]
-        tracing::warn!(target: "lockapi", kind, times, "lost");
-    }
+    contained(|| {
+        let mut lost = BTreeMap::<&'static str, u64>::new();
+        for kind in kinds {
+            *lost.entry(kind.name()).or_default() += 1;
+        }
+        for (kind, times) in lost {
+            #[cfg(feature = "metrics")]
+            metrics::counter!("lockapi_lost_total", "kind" => kind).increment(times);
+            #[cfg(feature = "tracing")]
+            tracing::warn!(target: "lockapi", kind, times, "lost");
+        }
+    });
 }
 
 /// A renewal was answered.
 pub(crate) fn renewed(kind: Kind, name: &dyn Display, outcome: Renewal) {
-    let (kind, outcome_name) = (kind.name(), outcome.name());
-    #[cfg(feature = "metrics")]
-    metrics::counter!("lockapi_renewals_total", "kind" => kind, "outcome" => outcome_name)
-        .increment(1);
-    #[cfg(feature = "tracing")]
-    match outcome {
-        Renewal::Done => tracing::trace!(target: "lockapi", kind, %name, "renewed"),
-        Renewal::Lost | Renewal::Failed => {
-            tracing::warn!(target: "lockapi", kind, %name, outcome = outcome_name, "not renewed");
+    contained(|| {
+        let (kind, outcome_name) = (kind.name(), outcome.name());
+        #[cfg(feature = "metrics")]
+        metrics::counter!("lockapi_renewals_total", "kind" => kind, "outcome" => outcome_name)
+            .increment(1);
+        #[cfg(feature = "tracing")]
+        match outcome {
+            Renewal::Done => tracing::trace!(target: "lockapi", kind, %name, "renewed"),
+            Renewal::Lost | Renewal::Failed => {
+                tracing::warn!(target: "lockapi", kind, %name, outcome = outcome_name, "not renewed");
+            }
         }
-    }
+    });
 }
 
 /// Tells a person of something that went wrong.
 pub(crate) fn warn(what: std::fmt::Arguments<'_>) {
-    #[cfg(feature = "tracing")]
-    tracing::warn!(target: "lockapi", "{what}");
-    #[cfg(not(feature = "tracing"))]
-    super::write(what);
+    contained(|| {
+        #[cfg(feature = "tracing")]
+        tracing::warn!(target: "lockapi", "{what}");
+        #[cfg(not(feature = "tracing"))]
+        super::write(what);
+    });
 }
 
 /// A rate limit was asked.
 pub(crate) fn decided(key: &Key, admitted: bool) {
-    let outcome = if admitted { "admitted" } else { "refused" };
-    #[cfg(feature = "metrics")]
-    metrics::counter!("lockapi_decisions_total", "outcome" => outcome).increment(1);
-    #[cfg(feature = "tracing")]
-    if !admitted {
-        tracing::debug!(target: "lockapi", %key, "refused");
-    }
+    contained(|| {
+        let outcome = if admitted { "admitted" } else { "refused" };
+        #[cfg(feature = "metrics")]
+        metrics::counter!("lockapi_decisions_total", "outcome" => outcome).increment(1);
+        #[cfg(feature = "tracing")]
+        if !admitted {
+            tracing::debug!(target: "lockapi", %key, "refused");
+        }
+    });
 }
 
 /// Jobs were claimed.
 pub(crate) fn claimed(queue: &str, jobs: usize) {
-    #[cfg(feature = "metrics")]
-    metrics::counter!("lockapi_claimed_total", "queue" => queue.to_owned()).increment(jobs as u64);
-    #[cfg(feature = "opentelemetry")]
-    instruments::consumed(queue, jobs);
-    #[cfg(feature = "tracing")]
-    if jobs > 0 {
-        tracing::debug!(target: "lockapi", queue, jobs, "claimed");
-    }
+    contained(|| {
+        #[cfg(feature = "metrics")]
+        metrics::counter!("lockapi_claimed_total", "queue" => queue.to_owned())
+            .increment(jobs as u64);
+        #[cfg(feature = "opentelemetry")]
+        instruments::consumed(queue, jobs);
+        #[cfg(feature = "tracing")]
+        if jobs > 0 {
+            tracing::debug!(target: "lockapi", queue, jobs, "claimed");
+        }
+    });
 }
 
 /// A queue was counted.
 pub(crate) fn counted(queue: &str, counts: &Statistics) {
-    #[cfg(feature = "metrics")]
-    for (state, count) in [
-        ("ready", counts.ready.count),
-        ("running", counts.running.count),
-        ("delayed", counts.delayed.count),
-        ("dead", counts.dead.count),
-    ] {
-        // A gauge is a float; the counts stop far below what it holds exactly.
-        #[allow(clippy::cast_precision_loss)]
-        metrics::gauge!("lockapi_queue_jobs", "queue" => queue.to_owned(), "state" => state)
-            .set(count as f64);
-    }
-    #[cfg(feature = "tracing")]
-    {
-        let (ready, running) = (counts.ready.count, counts.running.count);
-        tracing::debug!(target: "lockapi", queue, ready, running, "counted");
-    }
+    contained(|| {
+        #[cfg(feature = "metrics")]
+        for (state, count) in [
+            ("ready", counts.ready.count),
+            ("running", counts.running.count),
+            ("delayed", counts.delayed.count),
+            ("dead", counts.dead.count),
+        ] {
+            // A gauge is a float; the counts stop far below what it holds exactly.
+            #[allow(clippy::cast_precision_loss)]
+            metrics::gauge!("lockapi_queue_jobs", "queue" => queue.to_owned(), "state" => state)
+                .set(count as f64);
+        }
+        #[cfg(feature = "tracing")]
+        {
+            let (ready, running) = (counts.ready.count, counts.running.count);
+            tracing::debug!(target: "lockapi", queue, ready, running, "counted");
+        }
+    });
 }
 
 /// Runs a statement in which so many requests travel.

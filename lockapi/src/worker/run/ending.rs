@@ -8,6 +8,7 @@ use crate::queue::{Delivery, MAX_DELAY, Outcome, Settled};
 use crate::worker::attempt::Verdict;
 use crate::worker::failed::{Failed, Kind};
 use crate::worker::observe::{Ending, Observe};
+use crate::worker::report::Observer;
 use crate::worker::settling::{Settlement, Settling};
 
 /// What is known of a delivery that its handler has acknowledged itself; nothing where the worker had
@@ -16,6 +17,32 @@ pub(super) struct Confirmed {
     running: Running,
     took: Duration,
     known: Option<(Ending, Settlement)>,
+    observer: Observer,
+    is_told: bool,
+}
+
+impl Confirmed {
+    fn tell(&mut self, ending: &Ending) {
+        self.is_told = true;
+        self.running.tell(&self.observer, ending, self.took);
+    }
+}
+
+impl Drop for Confirmed {
+    /// The worker was dropped.
+    fn drop(&mut self) {
+        if !self.is_told {
+            self.tell(&Ending::Lost);
+        }
+    }
+}
+
+impl Running {
+    /// Tells how its handler has ended.
+    fn tell(&self, observer: &Observer, ending: &Ending, took: Duration) {
+        self.handling.ended(&self.delivery, ending, took);
+        observer.finished(&self.delivery, ending, took);
+    }
 }
 
 impl Run {
@@ -129,10 +156,7 @@ impl Run {
     }
 
     pub(super) fn notify_observer(&self, running: &Running, ending: &Ending, took: Duration) {
-        running.handling.ended(&running.delivery, ending, took);
-        self.settings
-            .observer
-            .finished(&running.delivery, ending, took);
+        running.tell(&self.settings.observer, ending, took);
     }
 
     pub(super) fn settle(&mut self, delivery: Arc<Delivery>, outcome: Outcome) {
@@ -160,34 +184,33 @@ impl Run {
             after: self.backoff(&running.delivery),
         };
         let settling = self.settling_of(Arc::clone(&running.delivery));
-        let confirmed: Boxed<Confirmed> = Box::pin(async move {
-            let known = settling.confirm(ending, rolled_back).await;
-            Confirmed {
-                running,
-                took,
-                known,
-            }
-        });
-        self.confirming.push(confirmed);
-    }
-
-    pub(super) fn confirmed(&mut self, confirmed: Confirmed) {
-        let Confirmed {
+        let mut confirmed = Confirmed {
             running,
             took,
-            known,
-        } = confirmed;
-        let Some((ending, settlement)) = known else {
+            known: None,
+            observer: self.settings.observer.clone(),
+            is_told: false,
+        };
+        let confirming: Boxed<Confirmed> = Box::pin(async move {
+            confirmed.known = settling.confirm(ending, rolled_back).await;
+            confirmed
+        });
+        self.confirming.push(confirming);
+    }
+
+    pub(super) fn confirmed(&mut self, mut confirmed: Confirmed) {
+        let Some((ending, settlement)) = confirmed.known.take() else {
             // Dropped, it goes back if the transaction is rolled back by then.
-            self.notify_observer(&running, &Ending::Lost, took);
+            confirmed.tell(&Ending::Lost);
             self.summary.unknown += 1;
             return;
         };
-        self.notify_observer(&running, &ending, took);
-        running.delivery.settled_by_caller();
+        confirmed.tell(&ending);
+        let delivery = &confirmed.running.delivery;
+        delivery.settled_by_caller();
         let outcome = ending.outcome();
         if let Settlement::Settled(settled) = settlement {
-            running.delivery.attempted(&outcome, settled);
+            delivery.attempted(&outcome, settled);
         }
         self.count(&outcome, settlement);
     }
