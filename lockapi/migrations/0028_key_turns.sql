@@ -21,8 +21,8 @@ ALTER TABLE lockapi.queue_groups ADD COLUMN key_turns jsonb;
 -- takes its place in the same turn. It reads some 8,000 parked jobs which are not due, and goes on behind them the next time.
 -- Answers how many jobs were admitted, how many groups were looked at, and, if no job was admitted, when the next
 -- one will be due, in 20 ms at least because it may have to wait for its group, or the next permit comes of a group or a key that has a
--- job which is due, in microseconds from now. Where others are due behind what it has read, or may be, it answers as if it had looked at
--- "many", and that the next one will be due in 250 ms at most.
+-- job which is due, in microseconds from now. Where others are due behind what it has read, it answers as if it had looked at "many";
+-- where they may be, that the next one will be due in 250 ms at most.
 -- Index: job_parked; job_parked_order in an ordered queue; job_admitted and job_limit_key; job_parked_due for the next one;
 -- group_limit_pkey and group_rate_pkey.
 -- Race: one at a time for a queue, by an advisory lock that no name of a mutex has, because names have 255 bytes at
@@ -45,6 +45,7 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
         read_to text;
         was_cut bool;
         cut_off bool := false;
+        unsure bool := false;
         names text[];
         free text[];
         rooms int8[];
@@ -183,9 +184,9 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
         END IF;
         was_cut := parts >= most_parts AND cardinality(names) < many;
         IF was_cut THEN
-            -- Among some of those that are due, whether there are others than these, or may be.
-            SELECT coalesce(bool_or(d.group_key <> ALL (names)), false) OR count(*) = most_due
-              INTO cut_off
+            -- Among some of those that are due, whether there are others than these; and whether there may be more than those.
+            SELECT coalesce(bool_or(d.group_key <> ALL (names)), false), count(*) = most_due
+              INTO cut_off, unsure
               FROM (SELECT j.group_key
                       FROM lockapi.job AS j
                      WHERE (j.namespace || '') = of_namespace AND (j.queue || '') = of_queue
@@ -439,7 +440,7 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
                    AND greatest(r.tat, r.at) < instant - 60000000000;
             END IF;
         END IF;
-        IF admitted > 0 OR looked >= many OR cut_off THEN
+        IF admitted > 0 OR looked >= many OR cut_off OR unsure THEN
             INSERT INTO lockapi.queue_groups AS q (namespace, queue, turns, reached, swept, key_turns)
             VALUES (of_namespace, of_queue, 1,
                     CASE WHEN stuck <> '{}' AND first_keyed IS NOT NULL AND (looked >= many OR cut_off) THEN first_keyed
@@ -460,9 +461,11 @@ CREATE OR REPLACE FUNCTION lockapi.admit(of_namespace text, of_queue text, many 
                           ORDER BY j.due_at
                           LIMIT 1));
         END IF;
+        IF cut_off OR unsure THEN
+            next_due := least(next_due, 250000);
+        END IF;
         IF cut_off THEN
             looked := greatest(looked, many);
-            next_due := least(next_due, 250000);
         END IF;
         RETURN NEXT;
     END

@@ -76,9 +76,11 @@ async fn until_ready(
             Err(error) if error.kind() == ErrorKind::TimedOut => {}
             decision => return decision,
         }
-        let decision = limiter.peek(request).await?;
-        if left().is_zero() || decision.retry_after() > left() {
-            return Ok(decision);
+        // It waits for the row where a reservation has expired.
+        match limiter.peek(request).await {
+            Err(error) if error.kind() == ErrorKind::TimedOut && !left().is_zero() => {}
+            Ok(decision) if !left().is_zero() && decision.retry_after() <= left() => {}
+            decision => return decision,
         }
         sleep(PAUSE).await;
     }

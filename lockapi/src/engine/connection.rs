@@ -114,9 +114,9 @@ impl Connections {
         self.watch_within(self.timeout)
     }
 
-    /// A watch with a time limit of at most `limit`.
-    pub(crate) fn watch_at_most(&self, limit: Duration) -> Arc<Watch> {
-        Watch::new(self.timer.clone(), limit.min(self.timeout))
+    /// A watch with this time limit, whatever that of others is.
+    pub(crate) fn watch_of(&self, limit: Duration) -> Arc<Watch> {
+        Watch::new(self.timer.clone(), limit)
     }
 
     /// A watch with a time limit of at least `limit`.

@@ -78,6 +78,15 @@ fn contained(report: impl FnOnce()) {
     }
 }
 
+/// A span, or none where the subscriber panics.
+#[cfg(feature = "tracing")]
+fn span(make: impl FnOnce() -> Span) -> Span {
+    catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
+        std::mem::forget(panic);
+        Span::none()
+    })
+}
+
 /// A point on the clock of the backend.
 #[derive(Clone, Copy)]
 pub(crate) struct Stamp(Duration);
@@ -250,15 +259,17 @@ pub(crate) async fn acquiring<T: Answer>(
         kind: of.kind,
         outcome: "left",
         #[cfg(feature = "tracing")]
-        span: debug_span!(
-            target: "lockapi",
-            "acquire",
-            kind = of.kind.name(),
-            operation,
-            namespace = of.namespace,
-            key = %of.key,
-            outcome = field::Empty,
-        ),
+        span: span(|| {
+            debug_span!(
+                target: "lockapi",
+                "acquire",
+                kind = of.kind.name(),
+                operation,
+                namespace = of.namespace,
+                key = %of.key,
+                outcome = field::Empty,
+            )
+        }),
     };
     #[cfg(feature = "tracing")]
     let work = work.instrument(call.span.clone());
@@ -290,17 +301,19 @@ pub(crate) fn waited(of: Subject<'_>, since: Stamp) {
 pub(crate) fn granted(of: Subject<'_>, since: Stamp, hold: &Arc<Hold>) -> Held {
     waited(of, since);
     #[cfg(feature = "tracing")]
-    let span = debug_span!(
-        target: "lockapi",
-        parent: None,
-        "hold",
-        kind = of.kind.name(),
-        namespace = of.namespace,
-        key = %of.key,
-        lost = field::Empty,
-    );
-    #[cfg(feature = "tracing")]
-    span.follows_from(Span::current());
+    let span = span(|| {
+        let span = debug_span!(
+            target: "lockapi",
+            parent: None,
+            "hold",
+            kind = of.kind.name(),
+            namespace = of.namespace,
+            key = %of.key,
+            lost = field::Empty,
+        );
+        span.follows_from(Span::current());
+        span
+    });
     Held {
         kind: of.kind,
         key: of.key.clone(),
@@ -442,22 +455,29 @@ pub(crate) async fn statement<T>(
     {
         // A histogram takes floats; a batch has at most some thousands.
         #[allow(clippy::cast_precision_loss)]
-        metrics::histogram!("lockapi_batch_size", "statement" => statement).record(requests as f64);
+        contained(|| {
+            metrics::histogram!("lockapi_batch_size", "statement" => statement)
+                .record(requests as f64);
+        });
     }
     #[cfg(feature = "tracing")]
-    let span = trace_span!(
-        target: "lockapi",
-        parent: None,
-        "statement",
-        statement,
-        requests,
-        failed = field::Empty,
-    );
+    let span = span(|| {
+        trace_span!(
+            target: "lockapi",
+            parent: None,
+            "statement",
+            statement,
+            requests,
+            failed = field::Empty,
+        )
+    });
     #[cfg(feature = "tracing")]
     let work = work.instrument(span.clone());
     let answer = work.await;
     #[cfg(feature = "tracing")]
-    span.record("failed", answer.is_err());
+    contained(|| {
+        span.record("failed", answer.is_err());
+    });
     answer
 }
 

@@ -32,14 +32,14 @@ pub(super) struct Admission {
     limiter: Arc<dyn RateLimiter>,
     /// The most permits of a block; with 1 there are none.
     most: u64,
-    refusals: Mutex<Recent<AdmissionKey, Refusal>>,
+    /// By their costs: how long another one has to wait is not known.
+    refusals: Mutex<Recent<(AdmissionKey, u64), Refusal>>,
     blocks: Mutex<Recent<AdmissionKey, Arc<Blocks>>>,
 }
 
 /// What the database refused.
 #[derive(Clone)]
 struct Refusal {
-    cost: u64,
     at: Duration,
     until: Duration,
     decision: Decision,
@@ -114,11 +114,10 @@ impl Admission {
         let now = self.limiter.now();
         let mut decisions = Vec::new();
         for request in requests {
-            let Some(refusal) = refusals.get(&admission_key(request, quota)) else {
+            let Some(refusal) = refusals.get(&(admission_key(request, quota), request.cost)) else {
                 continue;
             };
-            // How long another cost has to wait is not known.
-            if now < refusal.until && request.cost == refusal.cost {
+            if now < refusal.until {
                 let mut decision = refusal.decision.clone();
                 let age = now.saturating_sub(refusal.at);
                 decision.retry_after = decision.retry_after.saturating_sub(age);
@@ -153,12 +152,12 @@ impl Admission {
                 continue;
             }
             let refusal = Refusal {
-                cost: decision.cost,
                 at: asked_at,
                 until: asked_at + decision.retry_after.min(REPEATED),
                 decision: decision.clone(),
             };
-            refusals.insert((decision.key.clone(), decision.quota), refusal);
+            let key = (decision.key.clone(), decision.quota);
+            refusals.insert((key, decision.cost), refusal);
         }
     }
 

@@ -120,9 +120,21 @@ fn may_be_lost(history: &History, (call, op): (&Call, &Op)) -> bool {
             _ => took > LATE,
         }
     };
+    // Readers and plain clients have no token.
+    let is_of = |grant: &Call| match (&grant.op, op) {
+        (
+            Op::Acquire { kind, key, .. },
+            Op::Release {
+                kind: of_kind,
+                key: of_key,
+                ..
+            },
+        ) if token == 0 => (grant.program, kind, key) == (call.program, of_kind, of_key),
+        _ => token != 0,
+    };
     let is_lost = |call: &Call| match (&call.op, &call.answer) {
         (Op::Acquire { kept, .. }, Some((at, Answer::Token(it)))) => {
-            of_job.is_none() && *it == token && (!kept || is_late(call, at))
+            of_job.is_none() && *it == token && is_of(call) && (!kept || is_late(call, at))
         }
         (Op::Claim { extended, .. }, Some((at, Answer::Jobs(claimed)))) => {
             let had = || claimed.iter().any(|it| it.token == token);

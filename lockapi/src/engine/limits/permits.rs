@@ -9,6 +9,7 @@ use super::super::Core;
 use super::super::clock::Time;
 use super::Limits;
 use super::answers::complete;
+use crate::engine::is_closed;
 use crate::error::Result;
 use crate::key::Key;
 use crate::limit::{ChargeLine, Decision, Outcome, Permits, Policy, RawDecision, Refund};
@@ -188,6 +189,14 @@ impl Shared {
             at: decided.now,
             ends_in: (decided.level.started + window.max(decided.level.span) - decided.now).max(0),
         };
+        if limits.is_closing() {
+            // It came after the others were given back.
+            self.lock().left = taken;
+            if let Some(refund) = self.leave() {
+                limits.refund(refund, drop);
+            }
+            return Err(is_closed().error("permits").on(&self.key));
+        }
         Ok(true)
     }
 

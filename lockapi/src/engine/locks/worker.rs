@@ -95,7 +95,7 @@ struct Worker {
 impl Worker {
     fn new(locks: Arc<Locks>, connections: Arc<Connections>, session: usize) -> Self {
         Self {
-            watch: connections.watch_at_most(ANSWER),
+            watch: connections.watch_of(ANSWER.min(connections.timeout)),
             locks,
             connections,
             session,
@@ -210,7 +210,7 @@ impl Worker {
         let value = token >> HAND_OVER_BITS;
         if value > self.safe + TOKENS_AT_RISK {
             // A slow disk must not make a session that holds locks seem dead.
-            let watch = self.connections.watch_within(FLUSH_TIMEOUT);
+            let watch = self.connections.watch_of(FLUSH_TIMEOUT);
             let session = self.mark;
             let connection = self.connection()?;
             let flushed = connection.perform_within(&watch, &[FlushTokens]).await;

@@ -160,12 +160,16 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             ..
         }) = self.slots.get_mut(&lock)
         {
-            for attempt in queue.take_attempts_in_front() {
-                effects.answer_waiter(attempt, Answer::Busy);
-            }
-            for expired in queue.take_expired_in_front(now) {
-                self.owners.stop_waiting(&expired, lock);
-                effects.answer_waiter(expired, Answer::Busy);
+            loop {
+                let mut out = queue.take_attempts_in_front();
+                out.extend(queue.take_expired_in_front(now));
+                if out.is_empty() {
+                    break;
+                }
+                for waiter in out {
+                    self.owners.stop_waiting(&waiter, lock);
+                    effects.answer_waiter(waiter, Answer::Busy);
+                }
             }
             if queue.wanted() != Some(LockMode::Shared) {
                 break;

@@ -469,7 +469,6 @@ fn an_attempt_to_share_is_busy_where_others_wait() {
     sim.leaves_nothing();
 }
 
-/// An attempt to have alone what others are about to share is refused, and keeps no reader out that came after it.
 /// Whose future is not polled after its time is over neither gets the lock nor keeps a session at work.
 #[test]
 fn who_does_not_leave_in_time_gets_nothing() {
@@ -499,6 +498,7 @@ fn who_does_not_leave_in_time_gets_nothing() {
     sim.leaves_nothing();
 }
 
+/// An attempt to have alone what others are about to share is refused, and keeps no reader out that came after it.
 #[test]
 fn an_attempt_to_have_it_alone_keeps_no_reader_out() {
     use {LockMode::*, WaitPolicy::*};

@@ -98,11 +98,16 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             return;
         };
         slot.refuse_no_wait(effects);
+        let now = now();
+        let expired = slot.queue.take_expired(now);
+        self.answer_expired(expired, lock, effects);
+        let Some(slot) = self.slots.get_mut(&lock) else {
+            return;
+        };
         if slot.has_no_waiters() {
             self.slots.remove(&lock);
             return;
         }
-        let now = now();
         for waiter in slot.queue.iter_mut() {
             waiter.since.get_or_insert(now);
         }
