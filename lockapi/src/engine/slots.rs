@@ -231,7 +231,7 @@ impl Slots {
             options,
             ..
         } = &*self.0;
-        if !core.leases.renewals_ready.load(Ordering::Relaxed) {
+        if options.is_renewed() && !core.leases.renewals_ready.load(Ordering::Relaxed) {
             // Without room for the connection that renews it, a lease would be lost before long.
             if let Some(place) = place {
                 place.attempts();

@@ -105,7 +105,8 @@ impl LeaseOptions {
         self
     }
 
-    /// Leaves renewals to the caller: without [`LeaseGuard::renew`] it expires after its `ttl`.
+    /// Leaves renewals to the caller: without [`LeaseGuard::renew`] it expires after its `ttl`. The first renewal opens a
+    /// connection, for which there is a quarter of the `ttl`, and a quarter of a second at least.
     #[must_use]
     pub fn renewed_by_hand(mut self) -> Self {
         self.renewed = false;
