@@ -21,10 +21,7 @@ impl History {
         name: &'static str,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let asked = self.runtime.now();
-        let answer = call.await;
-        self.took_time(name, asked, Duration::ZERO);
-        answer
+        self.timed(name, Duration::ZERO, call).await
     }
 
     /// One that is two calls, one after the other.
@@ -33,15 +30,12 @@ impl History {
         name: &'static str,
         calls: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let asked = self.runtime.now();
-        let answer = calls.await;
         let other = if self.undisturbed {
             Duration::ZERO
         } else {
             TWICE
         };
-        self.took_time(name, asked, other);
-        answer
+        self.timed(name, other, calls).await
     }
 
     /// A call of this name that waits as long as it is to.
@@ -51,9 +45,19 @@ impl History {
         most: Duration,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
+        self.timed(name, most.mul_f64(1.015), call).await
+    }
+
+    /// Judges how long a call takes, which may wait for so long besides.
+    async fn timed<T>(
+        &self,
+        name: &'static str,
+        waits: Duration,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let asked = self.runtime.now();
         let answer = call.await;
-        self.took_time(name, asked, most.mul_f64(1.015));
+        self.took_time(name, asked, waits);
         answer
     }
 
