@@ -142,7 +142,7 @@ async fn lost_claim_counts_no_attempt_after_a_pause(cx: Context) {
     // A claim of a paused queue has not looked for what was lost.
     assert!(queue.claim(&claim).await.unwrap().is_empty());
     queue.resume().await.unwrap();
-    let delivery = queue.claim(&claim).await.unwrap().remove(0);
+    let delivery = queue.claim(&claim.lease(MINUTE)).await.unwrap().remove(0);
     assert_eq!(delivery.attempt(), 1, "nobody has had it");
 }
 
