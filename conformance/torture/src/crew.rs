@@ -276,7 +276,7 @@ impl Crew {
             let Some(program) = last.filter(|_| place.role != Role::Plain) else {
                 continue;
             };
-            let mut kinds = vec![Kind::Lease, Kind::Semaphore];
+            let mut kinds = vec![Kind::Lease, Kind::Term, Kind::LeasedMutex, Kind::Semaphore];
             if !place.pooled {
                 kinds.push(Kind::Mutex);
             }

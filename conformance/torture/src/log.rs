@@ -27,11 +27,14 @@ pub(crate) fn now() -> Nanos {
 /// Something that one holder at a time has, or a few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) enum Kind {
-    /// Also as the writer of a reader-writer lock, which is the same lock.
+    /// Also as one of a set, and as the writer of a reader-writer lock, which is the same lock.
     Mutex,
     /// A mutex that is shared.
     Reader,
     Lease,
+    /// Of an election.
+    Term,
+    LeasedMutex,
     Semaphore,
 }
 
@@ -155,7 +158,28 @@ pub(crate) enum Op {
     Audit {
         queue: String,
     },
+    SetTask {
+        task: String,
+    },
+    /// Is a node of the scheduler, for so many milliseconds at most.
+    RunTasks {
+        wait: u64,
+    },
+    /// Claims runs of tasks.
+    ClaimRuns {
+        wait: u64,
+    },
+    /// Ends a delivery of one, in one way or another.
+    EndRun {
+        /// What the library calls its job.
+        job: i64,
+        token: i64,
+    },
     Check {
+        key: String,
+    },
+    /// Reserves a permit and uses it, or gives it back.
+    Reserve {
         key: String,
     },
     Ids {
@@ -175,6 +199,8 @@ impl Op {
                 Kind::Mutex => "mutex",
                 Kind::Reader => "reader",
                 Kind::Lease => "lease",
+                Kind::Term => "term",
+                Kind::LeasedMutex => "leased mutex",
                 Kind::Semaphore => "semaphore",
             },
             Self::Release { .. } => "release",
@@ -204,6 +230,11 @@ impl Op {
             Self::Pause { name: None, .. } => "pause queue",
             Self::Pause { .. } => "pause name",
             Self::Audit { .. } => "audit",
+            Self::SetTask { .. } => "set task",
+            Self::RunTasks { .. } => "run tasks",
+            Self::ClaimRuns { .. } => "claim run",
+            Self::EndRun { .. } => "end run",
+            Self::Reserve { .. } => "reserve",
             Self::Check { .. } => "limit",
             Self::Ids { .. } => "ids",
             Self::Look => "look",
@@ -215,6 +246,8 @@ impl Op {
         match self {
             Self::Acquire { wait, .. }
             | Self::Claim { wait, .. }
+            | Self::RunTasks { wait }
+            | Self::ClaimRuns { wait }
             | Self::Result { wait, .. }
             | Self::Pause {
                 how: Paused::Drained(wait),

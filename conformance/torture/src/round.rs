@@ -232,6 +232,7 @@ fn finish(
     }
     let patience = |time: Duration| if is_quick { time } else { time * SLOWER };
     crew.tell(Phase::Drain);
+    violations.extend(audit::disable_tasks(server)?);
     let from = Instant::now();
     let jobs = u32::try_from(audit::jobs(&mut client)?)?;
     let left = audit::drained(&mut client, patience(DRAIN + DRAIN_A_JOB * jobs))?;

@@ -46,6 +46,13 @@ CREATE FUNCTION torture.effect(the_job int8, the_token int8, exactly bool) RETUR
     INSERT INTO torture.effect (job, token, exact) VALUES ($1, $2, $3) RETURNING job
 $$;
 
+-- What the runs of tasks did, in the transaction that acknowledged them.
+CREATE TABLE torture.ran (job int8 NOT NULL, token int8 NOT NULL);
+
+CREATE FUNCTION torture.run(the_job int8, the_token int8) RETURNS int8 LANGUAGE sql AS $$
+    INSERT INTO torture.ran (job, token) VALUES ($1, $2) RETURNING job
+$$;
+
 -- Jobs that were pushed in a transaction that also wrote this.
 CREATE TABLE torture.sent (job int8 PRIMARY KEY);
 

@@ -11,6 +11,7 @@ use postgres::Client;
 use crate::Result;
 use crate::history::Violation;
 use crate::programs::limited::FEW;
+use crate::programs::schedules::{SCHEDULER, TASKS};
 use crate::programs::{KEYS, PERMITS, TTL};
 use crate::server::{Server, USER};
 
@@ -42,6 +43,23 @@ fn wait_for_none(mut count: impl FnMut() -> Result<i64>, patience: Duration) -> 
         }
         thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// Has no task fired any more; all of them are there.
+pub(crate) fn disable_tasks(server: &Server) -> Result<Vec<Violation>> {
+    let backend = blocking::Backend::connect(lockapi_postgres::connect_url(server.url()))?;
+    let scheduler = backend.scheduler(SCHEDULER)?;
+    let mut violations = Vec::new();
+    for (task, _) in TASKS {
+        if !scheduler.disable(task)? {
+            violations.push(Violation {
+                promise: "all can be had in the end",
+                what: format!("there is no task {task}"),
+            });
+        }
+    }
+    backend.close()?;
+    Ok(violations)
 }
 
 /// Waits until there are no jobs; what is left after that time is a violation, also if it is done later.
@@ -82,7 +100,7 @@ pub(crate) fn left(client: &mut Client, patience: Duration) -> Result<Vec<Violat
         (
             "dead letters",
             format!(
-                "SELECT count(*) FROM lockapi.job_archive WHERE status <> 'cancelled' AND queue <> '{FEW}'"
+                "SELECT count(*) FROM lockapi.job_archive WHERE status = 'failed' AND queue <> '{FEW}'"
             ),
         ),
         (
@@ -157,6 +175,15 @@ pub(crate) fn all_can_be_had(server: &Server, is_quick: bool) -> Vec<Violation> 
         let lease = backend.lease(key, terms());
         let lease = lease.and_then(|it| it.acquire_timeout(PATIENCE));
         note("lease", lease.and_then(blocking::LeaseGuard::release));
+        let term = backend.election(key, terms());
+        let term = term.and_then(|it| it.campaign_timeout(PATIENCE));
+        note("term", term.and_then(blocking::LeaseGuard::release));
+        let leased = backend.leased_mutex(key, terms());
+        let leased = leased.and_then(|it| it.lock_timeout(PATIENCE));
+        note(
+            "leased mutex",
+            leased.and_then(blocking::MutexGuard::unlock),
+        );
         note("limit", permit(&backend, &format!("audit {key}")));
     }
     let semaphore = backend.semaphore("permits", PERMITS, terms());

@@ -103,6 +103,8 @@ fn may_be_lost(history: &History, (call, op): (&Call, &Op)) -> bool {
             (Some(*job), *token)
         }
         Op::Write { token, .. } | Op::Release { token, .. } => (None, *token),
+        // Whether the claim was late, or the time of a reservation was over, the history does not tell.
+        Op::EndRun { .. } | Op::Reserve { .. } => return true,
         _ => return false,
     };
     if history.programs[call.program].pooled {
@@ -179,7 +181,7 @@ fn is_locked(op: &Op, kind: &str, message: &str) -> bool {
         Op::Cancel { .. } | Op::Edit { .. } => {
             kind == "TimedOut" && message.contains("is locked by an open transaction")
         }
-        Op::Settle { .. } => kind == LOCKED,
+        Op::Settle { .. } | Op::EndRun { .. } => kind == LOCKED,
         _ => false,
     }
 }

@@ -10,6 +10,7 @@ use crate::conductor::AppliedFault;
 use crate::crew::Incarnation;
 use crate::log::{Answer, Event, Kind, Nanos, Op, Record, SECOND, read};
 use crate::plan::Fault;
+use crate::programs::schedules::SCHEDULER;
 
 mod answers;
 mod attempts;
@@ -22,6 +23,7 @@ mod order;
 mod pauses;
 mod registers;
 mod results;
+mod schedules;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -112,8 +114,23 @@ pub(crate) struct Tables {
     /// Results, by what the library calls the jobs.
     pub(crate) results: Vec<(i64, i64)>,
     pub(crate) cancelled: BTreeSet<i64>,
+    /// Runs of tasks, by task, in the order of the times that they were due.
+    pub(crate) runs: BTreeMap<String, Vec<TaskRun>>,
+    /// What they did: job and token.
+    pub(crate) ran: Vec<(i64, i64)>,
     /// Dead letters, by job.
     pub(crate) dead: BTreeMap<i64, Dead>,
+}
+
+/// What was decided of a time that a task was due.
+#[derive(Clone, Debug)]
+pub(crate) struct TaskRun {
+    /// In microseconds of the server's clock.
+    pub(crate) fire_at: i64,
+    /// How many due times before it have no run.
+    pub(crate) missed: i64,
+    pub(crate) job: Option<i64>,
+    pub(crate) status: String,
 }
 
 /// A job that failed for good.
@@ -167,6 +184,22 @@ impl Tables {
                 errors: row.get(2),
             };
             tables.dead.insert(row.get(0), dead);
+        }
+        let sql = format!(
+            "SELECT task, (extract(epoch FROM fire_at) * 1000000)::int8, missed::int8, job, status
+               FROM lockapi.task_log WHERE scheduler = '{SCHEDULER}' ORDER BY task, fire_at"
+        );
+        for row in client.query(&sql, &[])? {
+            let runs = tables.runs.entry(row.get(0)).or_default();
+            runs.push(TaskRun {
+                fire_at: row.get(1),
+                missed: row.get(2),
+                job: row.get(3),
+                status: row.get(4),
+            });
+        }
+        for row in client.query("SELECT job, token FROM torture.ran", &[])? {
+            tables.ran.push((row.get(0), row.get(1)));
         }
         Ok(tables)
     }
@@ -254,6 +287,7 @@ impl History {
         violations.extend(limited::check(self));
         violations.extend(order::check(self));
         violations.extend(results::check(self));
+        violations.extend(schedules::check(self));
         violations.extend(delays::check(self));
         violations.extend(attempts::check(self));
         violations.extend(numbers::check(self));

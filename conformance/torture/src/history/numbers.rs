@@ -37,7 +37,8 @@ fn limits(history: &History) -> Vec<Violation> {
     let mut permits: BTreeMap<&str, Vec<(Nanos, Nanos)>> = BTreeMap::new();
     let mut taken: BTreeMap<&str, Vec<Nanos>> = BTreeMap::new();
     for call in &history.calls {
-        if let (Op::Check { key }, Some((at, Answer::Taken(by_server)))) = (&call.op, &call.answer)
+        if let (Op::Check { key } | Op::Reserve { key }, Some((at, Answer::Taken(by_server)))) =
+            (&call.op, &call.answer)
         {
             permits.entry(key).or_default().push((call.asked, *at));
             // What a control takes has no time.

@@ -105,7 +105,7 @@ fn granted(history: &History) -> BTreeMap<String, Vec<(Nanos, i64)>> {
         {
             let register = format!("{kind:?} {key}");
             let is_certain = match kind {
-                Kind::Lease => true,
+                Kind::Lease | Kind::Term | Kind::LeasedMutex => true,
                 Kind::Mutex => {
                     let accepted = history.tables.accepted.get(&register);
                     accepted.is_some_and(|all| all.iter().any(|it| it.token == *token))

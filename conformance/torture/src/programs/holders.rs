@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use lockapi::lease::LeaseOptions;
-use lockapi::{ErrorKind, Fence, LeaseGuard, MutexGuard, ReadGuard, Result};
+use lockapi::mutex::MutexSetGuard;
+use lockapi::{ErrorKind, Fence, Key, LeaseGuard, MutexGuard, ReadGuard, Result};
 
 use super::store::Inside;
 use super::{Context, KEYS, PERMITS, TTL, Transacted, before, pick, rest};
@@ -192,6 +194,48 @@ pub(super) async fn mutex(context: Context) {
     }
 }
 
+/// Several of the same mutexes: all of them, or as many as are free.
+pub(super) async fn set(context: Context) {
+    while context.may_hold().await {
+        let (left_out, wait) = (pick(&KEYS), patience());
+        let keys: Vec<_> = KEYS.into_iter().filter(|key| *key != left_out).collect();
+        let set = context.backend.mutex_set(keys.clone()).expect("keys");
+        let begin = |key| {
+            let op = asks(Kind::Mutex, key, millis(wait), true);
+            (key, context.log.begin(op))
+        };
+        let asked: Vec<_> = keys.into_iter().map(begin).collect();
+        let locked = match (wait, fastrand::bool()) {
+            (None, true) => set.try_lock_all().await,
+            (None, false) => set.try_lock_any(2).await,
+            (Some(wait), true) => set.lock_all_timeout(wait).await.map(Some),
+            (Some(wait), false) => set.lock_any_timeout(2, wait).await.map(Some),
+        };
+        let (mut guards, outcome) = match locked {
+            Ok(locked) => (
+                locked.map_or_else(Vec::new, MutexSetGuard::into_guards),
+                Ok(()),
+            ),
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        let mut held = Vec::new();
+        for (key, pending) in asked {
+            let key_of = Key::from(key);
+            let guard = guards
+                .iter()
+                .position(|guard| *guard.fence().key() == key_of);
+            let guard = guard.map(|at| guards.swap_remove(at));
+            let call = pending.end(match &outcome {
+                Ok(()) => tried(&guard),
+                Err(error) => Answer::failed(error),
+            });
+            held.extend(guard.map(|guard| hold(&context, (Kind::Mutex, key), (call, guard))));
+        }
+        after(&outcome).await;
+        join_all(held).await;
+    }
+}
+
 /// Shares with other readers what nobody else has then.
 pub(super) async fn reader(context: Context) {
     while context.may_hold().await {
@@ -259,6 +303,46 @@ pub(super) async fn lease(context: Context) {
         after(&guard).await;
         if let Ok(Some(guard)) = guard {
             hold(&context, (Kind::Lease, key), (call, guard)).await;
+        }
+    }
+}
+
+pub(super) async fn term(context: Context) {
+    while context.may_hold().await {
+        let (key, wait) = (pick(&KEYS), patience());
+        let (terms, kept) = terms();
+        let election = context.backend.election(key, terms).expect("a key");
+        let op = asks(Kind::Term, key, millis(wait), kept);
+        let campaign = async {
+            match wait {
+                None => election.try_campaign().await,
+                Some(wait) => election.campaign_timeout(wait).await.map(Some),
+            }
+        };
+        let (call, guard) = context.call(op, campaign, tried).await;
+        after(&guard).await;
+        if let Ok(Some(guard)) = guard {
+            hold(&context, (Kind::Term, key), (call, guard)).await;
+        }
+    }
+}
+
+pub(super) async fn leased_mutex(context: Context) {
+    while context.may_hold().await {
+        let (key, wait) = (pick(&KEYS), patience());
+        let (terms, kept) = terms();
+        let mutex = context.backend.leased_mutex(key, terms).expect("a key");
+        let op = asks(Kind::LeasedMutex, key, millis(wait), kept);
+        let locking = async {
+            match wait {
+                None => mutex.try_lock().await,
+                Some(wait) => mutex.lock_timeout(wait).await.map(Some),
+            }
+        };
+        let (call, guard) = context.call(op, locking, tried).await;
+        after(&guard).await;
+        if let Ok(Some(guard)) = guard {
+            hold(&context, (Kind::LeasedMutex, key), (call, guard)).await;
         }
     }
 }

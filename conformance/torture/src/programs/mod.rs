@@ -18,6 +18,7 @@ pub(crate) mod limited;
 mod numbers;
 mod plain;
 mod recorded;
+pub(crate) mod schedules;
 mod store;
 mod workers;
 
@@ -162,11 +163,14 @@ async fn work(
     if backend.capabilities().session_locks {
         tasks.spawn(holders::mutex(context.clone()));
         tasks.spawn(holders::mutex(context.clone()));
+        tasks.spawn(holders::set(context.clone()));
         tasks.spawn(holders::reader(context.clone()));
         tasks.spawn(holders::counter(context.clone()));
     }
     tasks.spawn(holders::lease(context.clone()));
     tasks.spawn(holders::lease(context.clone()));
+    tasks.spawn(holders::term(context.clone()));
+    tasks.spawn(holders::leased_mutex(context.clone()));
     tasks.spawn(holders::semaphore(context.clone()));
     tasks.spawn(jobs::push(context.clone()));
     tasks.spawn(jobs::claim(context.clone()));
@@ -176,7 +180,10 @@ async fn work(
     tasks.spawn(limited::work::claim(context.clone()));
     tasks.spawn(limited::work::run(context.clone()));
     tasks.spawn(limited::change::change(context.clone()));
+    tasks.spawn(schedules::run(context.clone()));
+    tasks.spawn(schedules::work(context.clone()));
     tasks.spawn(numbers::limit(context.clone()));
+    tasks.spawn(numbers::reserve(context.clone()));
     tasks.spawn(numbers::ids(context.clone()));
     while let Some(ended) = tasks.join_next().await {
         ended?;

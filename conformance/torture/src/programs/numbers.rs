@@ -1,9 +1,9 @@
 //! Limits and ids.
 
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use lockapi::id::{Id, IdOptions};
-use lockapi::limit::{Decision, Quota};
+use lockapi::limit::{Decision, PermitRequest, Quota};
 
 use super::{Context, KEYS, pick, rest};
 use crate::args::Control;
@@ -35,6 +35,38 @@ fn decide(decision: &Decision, greedy: bool) -> Answer {
         }
         None if greedy => Answer::Taken(0),
         None => Answer::Nothing,
+    }
+}
+
+/// Reserves permits of a limit of their own, and uses or gives back each.
+pub(super) async fn reserve(context: Context) {
+    let limiter = context.backend.rate_limiter(QUOTA).expect("a quota");
+    let key = KEYS[2];
+    let request = PermitRequest::new(key);
+    while !context.is_over() {
+        let op = Op::Reserve {
+            key: key.to_owned(),
+        };
+        let reserving = async {
+            let time = Duration::from_millis(fastrand::u64(500..3000));
+            let Ok(reserved) = limiter.reserve(&request, time).await? else {
+                return Ok(Answer::Nothing);
+            };
+            rest(100).await;
+            let taken = decide(reserved.decision(), false);
+            match fastrand::u8(..4) {
+                // Nobody is told whether it was given back.
+                0 => drop(reserved),
+                1 => reserved.cancel().await?,
+                _ => {
+                    reserved.commit(1).await?;
+                    return Ok(taken);
+                }
+            }
+            Ok(Answer::Nothing)
+        };
+        let (_, reserved) = context.call(op, reserving, Answer::clone).await;
+        rest(if reserved.is_ok() { 80 } else { 300 }).await;
     }
 }
 

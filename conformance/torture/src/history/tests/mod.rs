@@ -20,6 +20,7 @@ mod order;
 mod pauses;
 mod registers;
 mod results;
+mod schedules;
 
 /// Calls of two programs.
 fn history(calls: impl IntoIterator<Item = Call>) -> History {
