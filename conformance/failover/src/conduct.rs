@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
+use tokio_postgres::Client;
 
 use crate::Result;
 use crate::args::Settings;
@@ -22,8 +23,11 @@ const WITHOUT_EPOCHS: &str = include_str!("without_epochs.sql");
 /// How long the processes have, after a promotion, until each of their calls is answered.
 const RECOVERY: Duration = Duration::from_secs(40);
 const LOOK: Duration = Duration::from_millis(50);
-/// How long the last jobs may take.
+/// How long the last pushes may take, and for how long no job may be done while some are there.
 const DRAIN: Duration = Duration::from_mins(2);
+const LEFT: &str = include_str!("left.sql");
+/// How long it may take to count what is left, while there may be no primary.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// A promotion, as it went.
 #[derive(Clone, Debug)]
@@ -44,12 +48,23 @@ pub(crate) struct Promotion {
     pub(crate) idle: bool,
 }
 
+/// How a drill went, beside what its processes told.
+#[derive(Debug, Default)]
+pub(crate) struct Course {
+    pub(crate) promotions: Vec<Promotion>,
+    /// How many jobs were there in the end, if it came to that.
+    pub(crate) left: Option<i64>,
+    /// The processes that have ended.
+    pub(crate) fallen: Vec<String>,
+}
+
+/// Answers the audit, also of a drill that did not come to its end.
 pub(crate) async fn conduct(
     settings: &Settings,
     cluster: &mut Cluster,
     view: &View,
-) -> Result<Audit> {
-    let mut timeline = cluster.whole().await?.timeline;
+) -> Result<(Audit, Result<()>)> {
+    let timeline = cluster.whole().await?.timeline;
     let backend = Library::Sqlx.connect(&cluster.url()).await?;
     backend.migrate().await?;
     backend.close().await?;
@@ -67,9 +82,31 @@ pub(crate) async fn conduct(
     let mut crew = Crew::start(settings, cluster).await?;
     view.event(&format!("{} processes work on them", settings.processes));
     sleep(Duration::from_secs(2)).await;
+    let mut course = Course::default();
+    let driven = drive(
+        settings,
+        (cluster, timeline),
+        (&mut crew, &mut course),
+        view,
+    )
+    .await;
+    course.fallen = crew.fallen()?;
+    for fallen in &course.fallen {
+        view.event(fallen);
+    }
+    let history = crew.end().await?;
+    let audit = Audit::of(settings, &history, course, &watch.reigns());
+    Ok((audit, driven))
+}
+
+async fn drive(
+    settings: &Settings,
+    (cluster, mut timeline): (&mut Cluster, u32),
+    (crew, course): (&mut Crew, &mut Course),
+    view: &View,
+) -> Result<()> {
     View::heading();
     let mut draw = fastrand::Rng::with_seed(settings.seed);
-    let mut promotions = Vec::new();
     let mut kinds = Vec::new();
     for _ in 0..settings.promotions {
         if kinds.is_empty() {
@@ -84,29 +121,23 @@ pub(crate) async fn conduct(
             view.event(&format!("unplanned, {name} was promoted: timeline {now}"));
         }
         sleep(Duration::from_millis(draw.u64(200..1500))).await;
-        let promotion = promote(fault, cluster, primary, &mut crew, view).await?;
+        let promotion = promote(fault, cluster, primary, crew, view).await?;
         view.promotion(&promotion);
         timeline = promotion.timeline;
-        promotions.push(promotion);
-        crew.check()?;
+        course.promotions.push(promotion);
+        if !crew.fallen()?.is_empty() {
+            return Ok(());
+        }
     }
-    let primary = cluster.whole().await?;
-    let left = finish(cluster, primary, &mut crew, view).await?;
-    let history = crew.end().await?;
-    Ok(Audit::of(
-        settings,
-        &history,
-        promotions,
-        &watch.reigns(),
-        left,
-    ))
+    course.left = Some(finish(cluster, crew, view).await?);
+    Ok(())
 }
 
 async fn promote(
     fault: Fault,
     cluster: &mut Cluster,
     primary: Primary,
-    crew: &mut Crew,
+    crew: &Crew,
     view: &View,
 ) -> Result<Promotion> {
     let from = cluster.node(primary.node).name.clone();
@@ -130,7 +161,6 @@ async fn promote(
             .filter(|(primitive, at)| at.is_none() && !(idle && primitive.is_of_jobs()))
             .count();
     }
-    crew.check()?;
     Ok(Promotion {
         fault,
         from,
@@ -145,25 +175,48 @@ async fn promote(
 }
 
 /// Lets the processes push and do what is left; answers how many jobs are still there.
-async fn finish(cluster: &Cluster, primary: Primary, crew: &mut Crew, view: &View) -> Result<i64> {
+async fn finish(cluster: &Cluster, crew: &mut Crew, view: &View) -> Result<i64> {
     crew.order(Order::Hurry);
     let begun = Instant::now();
     let everybody = crew.size();
-    while crew.history().all_pushed < everybody && begun.elapsed() < DRAIN {
+    while crew.history().all_pushed < everybody
+        && begun.elapsed() < DRAIN
+        && crew.fallen()?.is_empty()
+    {
         sleep(LOOK).await;
     }
     crew.order(Order::Finish);
-    view.event("all jobs are pushed; the last are being done");
-    let client = cluster.session(primary).await?;
-    let left = "SELECT count(*) FROM lockapi.job WHERE queue = $1";
+    view.event("no more is pushed; the last jobs are being done");
+    // The cluster may still promote by itself.
+    let mut client = None;
+    let (mut least, mut since) = (i64::MAX, Instant::now());
     loop {
         sleep(LOOK * 10).await;
-        crew.check()?;
-        let left: i64 = client.query_one(left, &[&QUEUE]).await?.try_get(0)?;
-        if left == 0 || begun.elapsed() > DRAIN {
+        let left = if let Ok(Ok(left)) = timeout(ANSWER, count(cluster, &mut client)).await {
+            left
+        } else {
+            client = None;
+            least
+        };
+        if left < least {
+            (least, since) = (left, Instant::now());
+        }
+        if left == 0 || since.elapsed() > DRAIN || !crew.fallen()?.is_empty() {
             // The processes may still be telling what they did.
             sleep(Duration::from_secs(2)).await;
-            return Ok(left);
+            if least == i64::MAX {
+                return Err("what is left cannot be counted".into());
+            }
+            return Ok(least);
         }
     }
+}
+
+/// How many jobs there are, or have failed for good.
+async fn count(cluster: &Cluster, client: &mut Option<Client>) -> Result<i64> {
+    if client.is_none() {
+        *client = Some(cluster.session(cluster.promoted(0, ANSWER).await?).await?);
+    }
+    let client = client.as_ref().ok_or("no session")?;
+    Ok(client.query_one(LEFT, &[&QUEUE]).await?.try_get(0)?)
 }

@@ -85,22 +85,22 @@ impl Crew {
 
     pub(crate) fn order(&self, order: Order) {
         for orders in &self.orders {
-            // A process that has ended is found by `check`.
+            // A process that has ended is found by `fallen`.
             let _ended = orders.send(order);
         }
     }
 
-    /// Fails if a process has ended.
-    pub(crate) fn check(&mut self) -> Result<()> {
+    /// The processes that have ended: a panic in one is as bad as a broken promise.
+    pub(crate) fn fallen(&mut self) -> Result<Vec<String>> {
+        let mut fallen = Vec::new();
         for (number, child) in self.children.iter_mut().enumerate() {
             if let Some(status) = child.try_wait()? {
-                return Err(format!(
+                fallen.push(format!(
                     "process {number} has ended: {status}; --log keeps what it said"
-                )
-                .into());
+                ));
             }
         }
-        Ok(())
+        Ok(fallen)
     }
 
     /// Ends the processes; what they have told stays.
@@ -118,7 +118,7 @@ async fn send(mut input: ChildStdin, mut orders: UnboundedReceiver<Order>) {
             continue;
         };
         line.push(b'\n');
-        // A process that has ended is found by `check`.
+        // A process that has ended is found by `fallen`.
         if input.write_all(&line).await.is_err() {
             return;
         }

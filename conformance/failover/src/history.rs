@@ -52,6 +52,7 @@ impl Primitive {
 /// A holder's time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
+    pub(crate) process: usize,
     pub(crate) grant: Grant,
     /// `None`: it still holds.
     pub(crate) ended: Option<u64>,
@@ -83,6 +84,7 @@ impl History {
                 self.answered(primitive(granted.kind), granted.call);
                 self.grants.insert((process, grant), self.held.len());
                 self.held.push(Held {
+                    process,
                     grant: granted,
                     ended: None,
                 });

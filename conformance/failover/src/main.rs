@@ -78,15 +78,25 @@ async fn drill(settings: &Settings) -> Result<ExitCode> {
         _ = hangup.recv() => None,
         audit = conduct::conduct(settings, &mut cluster, &view) => Some(audit),
     };
-    if let Some(keep) = &settings.log {
-        cluster.keep_logs(keep)?;
-    }
+    let kept = settings.log.as_ref().map(|keep| cluster.keep_logs(keep));
     cluster.remove().await?;
+    if let Some(Err(error)) = kept {
+        eprintln!("failover: the logs are not kept: {error}");
+    }
     let Some(audit) = audit else {
         eprintln!("failover: interrupted; the servers are removed");
         return Ok(ExitCode::from(130));
     };
-    Ok(verdict(settings, &audit?, &view))
+    let (audit, driven) = audit?;
+    if let Err(error) = driven {
+        // What was recorded until then is judged as well.
+        if audit.passed() {
+            println!("\n{audit}");
+            return Err(error);
+        }
+        eprintln!("failover: {error}");
+    }
+    Ok(verdict(settings, &audit, &view))
 }
 
 fn verdict(settings: &Settings, audit: &Audit, view: &View) -> ExitCode {

@@ -22,6 +22,32 @@ fn by_key(held: &[Held]) -> Keys<'_> {
     keys
 }
 
+/// How many were granted by a server of an earlier epoch than one that the same process had been answered by before it asked: it knew
+/// that the server was replaced.
+pub(super) fn returned(held: &[Held]) -> usize {
+    let mut processes: HashMap<usize, Vec<&Held>> = HashMap::new();
+    for held in held {
+        processes.entry(held.process).or_default().push(held);
+    }
+    let mut returned = 0;
+    for grants in processes.values_mut() {
+        let mut answered = grants.clone();
+        answered.sort_by_key(|held| held.grant.call.to);
+        grants.sort_by_key(|held| held.grant.call.from);
+        let mut answered = answered.into_iter().peekable();
+        let mut latest = 0;
+        for held in grants {
+            while let Some(before) =
+                answered.next_if(|one| one.grant.call.to < held.grant.call.from)
+            {
+                latest = before.grant.epoch().max(latest);
+            }
+            returned += usize::from(held.grant.epoch() < latest);
+        }
+    }
+    returned
+}
+
 /// What tokens did that they must not, or that a server without a successor must not.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Tokens {
@@ -105,6 +131,7 @@ mod tests {
 
     fn held(kind: Kind, token: i64, from: u64, to: u64, ended: u64) -> Held {
         Held {
+            process: 0,
             grant: Grant {
                 kind,
                 key: 0,
@@ -154,6 +181,22 @@ mod tests {
         let served = |last| Reigns::from([(1, (0, last))]);
         assert_eq!(second(&history, &served(1_000_000)), (1, 0));
         assert_eq!(second(&history, &served(2_000_000)), (0, 1));
+    }
+
+    #[test]
+    fn who_returns_to_a_server_that_was_replaced_is_found() {
+        let mut history = [
+            held(Kind::Mutex, 2 << 31, 0, 1, 2),
+            held(Kind::Lease, 1 << 31, 3, 4, 5),
+        ];
+        assert_eq!(returned(&history), 1);
+        history[1].process = 1;
+        assert_eq!(returned(&history), 0);
+        let meanwhile = [
+            held(Kind::Mutex, 2 << 31, 0, 3, 4),
+            held(Kind::Lease, 1 << 31, 3, 4, 5),
+        ];
+        assert_eq!(returned(&meanwhile), 0);
     }
 
     #[test]

@@ -10,6 +10,8 @@ pub(super) struct Jobs {
     pub(super) lost: Vec<u64>,
     /// Those of them that had been found and not made by the push that was answered.
     pub(super) lost_found: usize,
+    /// Those that were pushed, and of which nobody was told, or may believe, that they are completed.
+    pub(super) vanished: usize,
     pub(super) again: usize,
     pub(super) tickets: usize,
     pub(super) confused: usize,
@@ -27,6 +29,14 @@ impl Jobs {
             .iter()
             .filter(|(number, _)| !delivered.contains(number));
         let lost: Vec<(u64, bool)> = lost.map(|(_, pushed)| *pushed).collect();
+        let may_be_done: HashSet<u64> = history
+            .acks
+            .iter()
+            .filter(|(.., outcome)| *outcome != Outcome::Refused)
+            .map(|(job, ..)| job.number)
+            .collect();
+        let vanished = history.pushed.keys();
+        let vanished = vanished.filter(|number| !may_be_done.contains(number));
         let mut done: HashMap<u64, u64> = HashMap::new();
         for (job, call, outcome) in &history.acks {
             if *outcome == Outcome::Done {
@@ -49,6 +59,7 @@ impl Jobs {
         Self {
             lost_found: lost.iter().filter(|(_, found)| *found).count(),
             lost: lost.into_iter().map(|(at, _)| at).collect(),
+            vanished: vanished.count(),
             again: again.count(),
             tickets: repeated,
             confused,

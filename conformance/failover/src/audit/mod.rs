@@ -8,10 +8,13 @@ mod recovery;
 use std::fmt;
 
 use crate::args::Settings;
-use crate::conduct::Promotion;
+use crate::conduct::{Course, Promotion};
 use crate::history::History;
 use crate::record::{Kind, Outcome};
 use crate::reigns::{self, Reigns};
+
+/// Answers that say that something is wrong, whatever the servers do.
+const WRONG: [&str; 4] = ["Invalid", "Unsupported", "Corrupt", "Deadlock"];
 
 /// A figure, and whether it breaks a promise.
 #[derive(Clone, Debug)]
@@ -32,24 +35,38 @@ impl Audit {
     pub(crate) fn of(
         settings: &Settings,
         history: &History,
-        promotions: Vec<Promotion>,
+        course: Course,
         reigns: &Reigns,
-        left: i64,
     ) -> Self {
         let mut audit = Self {
             findings: Vec::new(),
-            promotions,
+            promotions: course.promotions,
             failed: Vec::new(),
         };
         audit.holders(settings, history, reigns);
         audit.registers(history);
         audit.ids(history);
-        audit.jobs(settings, history, left);
+        audit.jobs(settings, history, course.left);
         audit.limits(settings, history);
         let mut failed: Vec<_> = history.failed.clone().into_iter().collect();
         failed.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
         audit.failed = failed;
         let stuck: usize = audit.promotions.iter().map(|one| one.unanswered).sum();
+        let wrong = audit.failed.iter().filter(|(what, _)| {
+            let kind = what.rsplit(' ').next();
+            WRONG.iter().any(|wrong| kind == Some(wrong))
+        });
+        let wrong: u64 = wrong.map(|(_, times)| times).sum();
+        audit.never(
+            "wrong",
+            wrong,
+            "calls that failed in a way that no promotion explains",
+        );
+        audit.never(
+            "ended",
+            course.fallen.len(),
+            "processes that ended by themselves",
+        );
         audit.never(
             "not answered",
             stuck,
@@ -127,6 +144,9 @@ impl Audit {
         self.never("second", second, note);
         let note = "likewise, of a primary that went on after it was replaced";
         self.never_if(settings.setup.synchronous, "split", replaced, note);
+        let note =
+            "tokens of an earlier epoch than the process had been answered by before it asked";
+        self.never("returned", holders::returned(&history.held), note);
         self.figure(
             "late",
             tokens.late,
@@ -169,7 +189,7 @@ impl Audit {
         }
     }
 
-    fn jobs(&mut self, settings: &Settings, history: &History, left: i64) {
+    fn jobs(&mut self, settings: &Settings, history: &History, left: Option<i64>) {
         let jobs = jobs::Jobs::of(history);
         let synchronous = settings.setup.synchronous;
         self.figure("jobs", history.pushed.len(), "pushed and acknowledged");
@@ -178,14 +198,26 @@ impl Audit {
             .filter(|(.., outcome)| *outcome == Outcome::Done)
             .count();
         self.figure("done", done, "completions that were acknowledged");
-        self.never("left", left, "jobs that nobody has come to in the end");
+        let is_over = left.is_some();
+        if let Some(left) = left {
+            let unpushed = settings.jobs.saturating_sub(history.pushed.len() as u64);
+            let note = "jobs that were to be pushed and were not";
+            self.never("unpushed", unpushed, note);
+            self.never("left", left, "jobs that nobody has come to in the end");
+        }
         let lost = "acknowledged jobs that were never delivered";
-        self.never_if(synchronous, "lost", jobs.lost.len(), lost);
+        // Before its end they wait.
+        self.never_if(synchronous && is_over, "lost", jobs.lost.len(), lost);
         let found = "of them, found by the push that was answered, and made by one that was not";
         self.figure("found", jobs.lost_found, found);
         for (promotion, times) in recovery::before(&self.promotions, &jobs.lost) {
             self.figure("", times, format!("of them, before {promotion}"));
         }
+        // Those that were left have been counted.
+        let left = usize::try_from(left.unwrap_or(0)).unwrap_or(0);
+        let vanished = jobs.vanished.saturating_sub(left);
+        let note = "acknowledged jobs that are gone, and that nobody has completed";
+        self.never_if(synchronous && is_over, "vanished", vanished, note);
         let again = "deliveries of a job after its completion was acknowledged";
         self.never_if(synchronous, "again", jobs.again, again);
         let tickets = "deliveries that have the number and the token of another";

@@ -8,7 +8,6 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
-use tempfile::TempDir;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
@@ -16,9 +15,9 @@ use crate::Result;
 
 const WATCHDOG: &str = include_str!("watchdog.sh");
 
-/// A directory, and whoever removes it with all that runs in it.
+/// A directory, and whoever removes it with all that runs in it, also where this program does not come to it.
 pub(crate) struct Host {
-    dir: TempDir,
+    dir: PathBuf,
     watchdog: Child,
     /// The account to run servers under: they refuse root.
     account: Option<(u32, u32)>,
@@ -48,22 +47,23 @@ impl Host {
             .process_group(0)
             .spawn()?;
         let host = Self {
-            dir,
+            // The watchdog removes it when all in it has ended.
+            dir: dir.keep(),
             watchdog,
             account,
             bin_dir,
         };
-        host.give(host.dir.path())?;
+        host.give(&host.dir)?;
         Ok(host)
     }
 
     pub(super) fn path(&self) -> &Path {
-        self.dir.path()
+        &self.dir
     }
 
     /// A directory for a part of the cluster.
     pub(super) fn directory(&self, name: &str) -> Result<PathBuf> {
-        let dir = self.dir.path().join(name);
+        let dir = self.dir.join(name);
         fs::create_dir(&dir)?;
         self.give(&dir)?;
         Ok(dir)

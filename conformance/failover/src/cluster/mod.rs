@@ -8,6 +8,7 @@ mod node;
 mod patroni;
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -206,13 +207,17 @@ impl Cluster {
         self.host.path().join("processes")
     }
 
-    /// Copies what the servers and the programs beside them logged.
+    /// Copies what the servers and the programs beside them logged, as far as there are logs yet.
     pub(crate) fn keep_logs(&self, to: &Path) -> Result<()> {
         fs::create_dir_all(to)?;
-        for node in &self.nodes {
-            fs::copy(node.log(), to.join(&node.name))?;
+        let mut logs: Vec<_> = self.nodes.iter().map(|it| (it.log(), &*it.name)).collect();
+        logs.push((self.messages(), "processes"));
+        for (log, name) in logs {
+            match fs::copy(&log, to.join(name)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                copied => drop(copied.map_err(|error| format!("{}: {error}", log.display()))?),
+            }
         }
-        fs::copy(self.messages(), to.join("processes"))?;
         Ok(())
     }
 
