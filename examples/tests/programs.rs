@@ -149,6 +149,15 @@ fn service() {
         program.end();
     }
     assert_eq!(number(&mut client, "SELECT count(*) FROM account"), 1);
+    // It does not take mails that its worker cannot send.
+    let mut program = Program::start(path, &url, &[]);
+    assert!(program.line().starts_with("listening on "));
+    client
+        .batch_execute("ALTER TABLE lockapi.job RENAME TO gone")
+        .expect("renamed");
+    until("at its end", || {
+        program.child.try_wait().expect("a status").is_some()
+    });
 }
 
 #[test]
@@ -183,6 +192,14 @@ fn leader() {
     until("led by two", || two.line() == "two leads");
     let terms = "SELECT count(DISTINCT fence) FROM compaction";
     until("at work again", || number(&mut client, terms) == 2);
+    // Its sessions end, and it goes on.
+    let others = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+         WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    assert!(number(&mut client, others) > 0);
+    let written = number(&mut client, "SELECT count(*) FROM compaction");
+    until("at work after that", || {
+        number(&mut client, "SELECT count(*) FROM compaction") > written
+    });
     two.terminate();
     two.end();
 }

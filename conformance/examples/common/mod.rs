@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,8 @@ pub(crate) struct Crew {
     places: Vec<Place>,
     /// What each process recorded, also of those that were killed.
     pub(crate) files: Vec<PathBuf>,
-    pub(crate) killed: usize,
+    /// Those of processes that were killed, which may have done more than they recorded.
+    pub(crate) killed: Vec<PathBuf>,
     pub(crate) stopped: usize,
 }
 
@@ -58,7 +59,7 @@ impl Crew {
             folder: tempfile::tempdir()?,
             places: Vec::new(),
             files: Vec::new(),
-            killed: 0,
+            killed: Vec::new(),
             stopped: 0,
         };
         for number in 0..processes {
@@ -105,10 +106,15 @@ impl Crew {
             self.stopped += 1;
             return Ok(());
         }
+        // It may have ended by itself, and failed.
+        place.look()?;
+        if place.done {
+            return Ok(());
+        }
         place.process.kill()?;
         place.process.wait()?;
         let left = place.left.saturating_sub((self.recorded)(&place.file)?);
-        self.killed += 1;
+        self.killed.push(place.file.clone());
         self.places[number] = self.launch(left)?;
         Ok(())
     }
@@ -131,6 +137,22 @@ impl Crew {
             stopped_until: None,
             done: false,
         })
+    }
+}
+
+/// What a program ends with: 1 if it found what must not be, 2 or 3 if it found out nothing.
+pub(crate) fn exit(ran: Result<bool, Problem>) -> ExitCode {
+    match ran {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(problem) => {
+            eprintln!("{problem}");
+            if problem.is::<lexopt::Error>() {
+                eprintln!("Try --help.");
+                return ExitCode::from(2);
+            }
+            ExitCode::from(3)
+        }
     }
 }
 
@@ -187,6 +209,13 @@ impl Task {
             return Err("a library, a URL, a file and a number".into());
         };
         let text = |argument: &OsString| argument.to_str().map(str::to_owned).ok_or("a text");
+        // One that is stopped does not read, but can be killed.
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::process::set_parent_process_death_signal;
+            // Where that fails, the pipe is left.
+            let _ = set_parent_process_death_signal(Some(Signal::KILL));
+        }
         std::thread::spawn(|| {
             // Nothing is sent: either end of the input is that end.
             let _end = std::io::stdin().read(&mut [0]);

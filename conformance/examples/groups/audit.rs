@@ -17,6 +17,8 @@ pub(crate) struct Found {
     pub(crate) overruns: u64,
     pub(crate) inversions: u64,
     pub(crate) lost: u64,
+    /// Jobs that two deliveries completed.
+    pub(crate) twice: u64,
 }
 
 /// What became of a delivery.
@@ -25,13 +27,15 @@ struct Delivered {
     begun: Option<i128>,
     ended: Option<i128>,
     acked: bool,
+    /// Nobody knows: the answer was lost, or the process was killed.
+    may_be_acked: bool,
 }
 
 /// The deliveries of a group, by the numbers of the jobs and by their tokens.
 type Group = BTreeMap<u64, BTreeMap<i64, Delivered>>;
 
 pub(crate) fn judge(
-    files: &[PathBuf],
+    (files, killed): (&[PathBuf], &[PathBuf]),
     jobs: u64,
     groups: u64,
     limit: Option<u32>,
@@ -56,7 +60,11 @@ pub(crate) fn judge(
             let delivered = of_job.entry(token.parse()?).or_default();
             match what {
                 "b" => delivered.begun = Some(at.parse()?),
-                "e" => delivered.ended = Some(at.parse()?),
+                "e" => {
+                    delivered.ended = Some(at.parse()?);
+                    delivered.may_be_acked |= killed.contains(file);
+                }
+                "u" => delivered.may_be_acked = true,
                 _ => delivered.acked = true,
             }
         }
@@ -66,8 +74,10 @@ pub(crate) fn judge(
         let job = all
             .get(&(nth % groups))
             .and_then(|of| of.get(&(nth / groups)));
-        let ended = job.is_some_and(|of| of.values().any(|it| it.ended.is_some()));
-        found.lost += u64::from(!ended);
+        let done = |it: &Delivered| it.ended.is_some() && (it.acked || it.may_be_acked);
+        found.lost += u64::from(!job.is_some_and(|of| of.values().any(done)));
+        let acked = job.map_or(0, |of| of.values().filter(|it| it.acked).count());
+        found.twice += u64::from(acked > 1);
     }
     let most = limit.map_or(1, i64::from);
     for group in all.values() {

@@ -40,14 +40,7 @@ Works on jobs of groups in many processes that are killed and stopped, and audit
   --without       leaves the groups out: the audit fails, as it must";
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(problem) => {
-            eprintln!("{problem}");
-            ExitCode::FAILURE
-        }
-    }
+    common::exit(run())
 }
 
 fn run() -> Result<bool, Problem> {
@@ -92,7 +85,7 @@ fn run() -> Result<bool, Problem> {
     crew.disturb(PAUSE, || Ok(false))?;
     let took = start.elapsed();
     let left = queue.statistics()?;
-    let found = audit::judge(&crew.files, jobs, groups, limit)?;
+    let found = audit::judge((&crew.files, &crew.killed), jobs, groups, limit)?;
     let undone = left.ready.count + left.running.count + left.delayed.count + left.dead.count;
     println!(
         "jobs         {jobs:>12}   of {groups} groups, done in {:.1} s",
@@ -102,7 +95,7 @@ fn run() -> Result<bool, Problem> {
         "processes    {:>12}   on sqlx, Diesel and postgres by turns",
         crew.files.len()
     );
-    println!("killed       {:>12}   and replaced", crew.killed);
+    println!("killed       {:>12}   and replaced", crew.killed.len());
     println!("stopped      {:>12}   for up to 2 s", crew.stopped);
     println!(
         "deliveries   {:>12}   of which {} were tried again",
@@ -120,9 +113,14 @@ fn run() -> Result<bool, Problem> {
             found.inversions
         ),
     }
-    println!("lost         {:>12}   never done", found.lost);
+    println!(
+        "lost         {:>12}   never done, or done and never acknowledged",
+        found.lost
+    );
+    println!("twice        {:>12}   acknowledged twice", found.twice);
     println!("left         {undone:>12}   still in the queue");
-    let passed = found.overruns + found.inversions + found.lost + undone == 0;
+    let broken = found.overruns + found.inversions + found.lost + found.twice;
+    let passed = broken + undone == 0;
     println!("{}", if passed { "PASSED" } else { "FAILED" });
     Ok(passed)
 }

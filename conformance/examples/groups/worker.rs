@@ -1,5 +1,5 @@
 //! A process that works on jobs and records when each delivery began, when its work ended, and that it was
-//! acknowledged: one line each, written at once, with the time of the clock that all processes share.
+//! acknowledged, or may have been: one line each, written at once, with the time of the clock that all processes share.
 
 use std::fs::File;
 use std::io::Write;
@@ -74,15 +74,19 @@ async fn work(task: &Task) -> Result<(), Problem> {
             lines.push_str(&line('e', delivery)?);
         }
         log.write_all(lines.as_bytes())?;
-        let said: Result<Vec<_>, _> = worked.iter().map(|delivery| line('a', delivery)).collect();
+        let said: Result<Vec<_>, Problem> = worked
+            .iter()
+            .map(|delivery| Ok((line('a', delivery)?, line('u', delivery)?)))
+            .collect();
         let acks = worked.into_iter().map(Delivery::ack);
         let mut lines = String::new();
-        for (line, acked) in said?.iter().zip(join_all(acks).await) {
+        for ((acknowledged, unknown), acked) in said?.iter().zip(join_all(acks).await) {
             match acked {
                 Ok(()) => {
-                    lines.push_str(line);
+                    lines.push_str(acknowledged);
                     done += 1;
                 }
+                Err(error) if error.kind() == ErrorKind::Indeterminate => lines.push_str(unknown),
                 Err(error) if error.kind() == ErrorKind::Lost || is_passing(&error) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -1,5 +1,5 @@
-//! Ids of many processes on three libraries, which are killed and stopped while the server's clock is
-//! set back and ahead; afterwards all ids that were recorded are compared.
+//! Ids of many processes on three libraries, which are killed and stopped while the times of claims are moved, as by a server's
+//! clock that is set back and ahead; afterwards all ids that were recorded are compared.
 //!
 //! ```text
 //! cargo run --release -p lockapi-conformance --example ids -- --ids 100000000
@@ -27,20 +27,14 @@ const SET_AHEAD: &str = include_str!("set_ahead.sql");
 const PAUSE: Duration = Duration::from_millis(150);
 
 const HELP: &str = "\
-Makes ids in many processes that are killed and stopped while clocks are set, and looks for twins.
+Makes ids in many processes that are killed and stopped while the times of their claims are moved, as if
+the server's clock were set, and looks for twins.
 
   --ids N         how many ids are recorded, 1,000,000 unless set
   --processes N   how many processes make them, 8 unless set";
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(problem) => {
-            eprintln!("{problem}");
-            ExitCode::FAILURE
-        }
-    }
+    common::exit(run())
 }
 
 fn run() -> Result<bool, Problem> {
@@ -83,7 +77,7 @@ fn run() -> Result<bool, Problem> {
     })?;
     let took = start.elapsed();
     let found = audit::compare(&crew.files)?;
-    let (killed, stopped) = (crew.killed, crew.stopped);
+    let (killed, stopped) = (crew.killed.len(), crew.stopped);
     // Each process does it when it starts.
     set += crew.files.len();
     println!(
@@ -101,7 +95,7 @@ fn run() -> Result<bool, Problem> {
     );
     println!("killed       {killed:>12}   and replaced");
     println!("stopped      {stopped:>12}   for up to 2 s");
-    println!("clock        {set:>12}   times set back or ahead");
+    println!("moved        {set:>12}   times, as by a clock that is set back or ahead");
     println!(
         "disorder     {:>12}   ids not above the one before, within a process",
         found.disorder

@@ -34,14 +34,7 @@ Asks rate limits from many processes that are killed and stopped, and looks for 
   --without-database  each process limits for itself, so that too much is admitted";
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(problem) => {
-            eprintln!("{problem}");
-            ExitCode::FAILURE
-        }
-    }
+    common::exit(run())
 }
 
 fn run() -> Result<bool, Problem> {
@@ -78,10 +71,10 @@ fn run() -> Result<bool, Problem> {
         "processes    {:>9}   on sqlx, Diesel and postgres by turns",
         crew.files.len()
     );
-    println!("killed       {:>9}   and replaced", crew.killed);
+    println!("killed       {:>9}   and replaced", crew.killed.len());
     println!("stopped      {:>9}   for up to 2 s\n", crew.stopped);
     // In each of two tasks of a process one window may start whose admission is not recorded.
-    let within = print(&history, 2 * crew.killed);
+    let within = print(&history, 2 * crew.killed.len());
     let passed = within && history.len() as u64 >= decisions;
     println!("{}", if passed { "PASSED" } else { "FAILED" });
     Ok(passed)

@@ -56,7 +56,13 @@ async fn main() -> Result<(), Problem> {
         mails,
         stop: stop.clone(),
     };
-    let worker = tokio::spawn(send_mails(app.clone()));
+    let (working, ended) = (app.clone(), stop.clone());
+    let worker = tokio::spawn(async move {
+        let worked = send_mails(working).await;
+        // If it failed, the service ends as well: a mail that nobody sends is not to be promised.
+        ended.stop();
+        worked
+    });
 
     let listen = env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:8080".to_owned());
     let listener = TcpListener::bind(listen).await?;

@@ -65,7 +65,8 @@ async fn conduct(
         // The URL of somebody's own server may hold a password.
         if std::env::var_os(URL).is_none_or(|url| url.is_empty()) {
             screen.line(&format!(
-                "or in a terminal: {URL}='{url}' target/release/lockapi top"
+                "or in a terminal: {URL}='{url}' {} top",
+                page.command.display()
             ))?;
         }
     }

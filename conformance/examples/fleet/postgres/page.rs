@@ -11,6 +11,8 @@ use crate::library::URL;
 pub(super) struct Page {
     child: Child,
     address: String,
+    /// The operator's command.
+    pub(super) command: PathBuf,
 }
 
 /// The command is built into the folder that this example is in a folder of.
@@ -20,14 +22,15 @@ fn command() -> Result<PathBuf> {
     let command = folder.map(|folder| folder.join("lockapi"));
     command.filter(|command| command.is_file()).ok_or_else(|| {
         "the command that serves the page is not built; `make demo ARGS=--web` builds it, and so does \
-         `cargo build -p lockapi-console`"
+         `cargo build -p lockapi-console`, with `--release` as this was built"
             .into()
     })
 }
 
 impl Page {
     pub(super) fn serve(url: &str) -> Result<Self> {
-        let mut child = Command::new(command()?)
+        let command = command()?;
+        let mut child = Command::new(&command)
             .args(["web", "--listen", "127.0.0.1:0", "--allow-actions"])
             .env(URL, url)
             .stdin(Stdio::null())
@@ -41,6 +44,7 @@ impl Page {
         let page = Self {
             child,
             address: address.trim().to_owned(),
+            command,
         };
         if page.address.is_empty() {
             return Err("the page could not be served; the command has said why".into());
