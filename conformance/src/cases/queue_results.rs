@@ -16,7 +16,7 @@ use super::queue::{by_hand_from, job, lost, one};
 use super::worker::summary;
 use crate::context::{Context, MINUTE};
 use crate::harness::register;
-use crate::patience::{not_yet, poll_then_drop, soon};
+use crate::patience::{A_MOMENT, not_yet, poll_then_drop, soon};
 
 register! { "queue_results":
     Q31 result_is_stored_with_the_completion;
@@ -39,6 +39,7 @@ register! { "queue_results":
     Q31 thousands_wait_for_jobs_of_their_own;
     Q31 result_and_wait_outlive_a_crash @ Own;
     Q31 wait_ends_when_the_backend_is_closed;
+    Q31 wait_ends_where_the_server_is_silent @ Own;
 }
 
 const STRANGE: &str = "'\"\\ \u{1}\u{0}\n{}, \u{e4}\u{1F980}";
@@ -365,6 +366,21 @@ async fn wait_ends_with_the_job(cx: Context) {
 async fn wait_ends_when_another_process_ends_the_job(cx: Context) {
     let (here, there) = (cx.queue().await, cx.queue().await);
     wait_ends(&here, &there).await;
+}
+
+async fn wait_ends_where_the_server_is_silent(cx: Context) {
+    let queue = cx.queue().await;
+    let delivery = pushed(&queue).await;
+    cx.set_silent(true).await;
+    let waited = queue.wait_result::<i64>(delivery.id(), A_MOMENT).await;
+    // Not what becomes of the lookup, which takes longer.
+    let error = waited.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(
+        error.to_string().contains("has not answered within"),
+        "{error}"
+    );
+    cx.set_silent(false).await;
 }
 
 /// Waits `here` for jobs that end `there`.

@@ -171,7 +171,8 @@ impl dyn Queue + '_ {
     /// Safe to drop and to call again: it only reads, and a job that nobody waits for any more is not looked for.
     ///
     /// # Errors
-    /// As for [`result`](crate::Queue#method.result). While the server is away it goes on waiting, and only the last lookup fails.
+    /// As for [`result`](crate::Queue#method.result). While the server is away it goes on waiting, and only the last lookup fails. Where the
+    /// server is silent, it returns after the [time limit of statements](crate::BackendOptions::timeout) if that is longer.
     pub async fn wait_result<T: DeserializeOwned>(
         &self,
         id: i64,

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -130,7 +131,7 @@ impl Handle {
             return Ok(Exchange::new(acked, Vec::new(), false, seen));
         };
         self.listen();
-        self.search_below_floors_later(claim);
+        self.search_below_floors_later(&claim.names);
         let admissions = self.topic.admissions();
         let begun = self.topic.admissions_begun();
         if acks.is_empty() && self.was_just_asked(claim) {
@@ -211,16 +212,24 @@ impl Handle {
     }
 
     /// Searches, in the background, for jobs that became due again below the floors of claims.
-    fn search_below_floors_later(&self, claim: &Claim) {
-        let queues = &self.core.queues;
-        let now = queues.timer.now();
-        let Some((search, request)) = self.topic.next_search(now, &self.name, &claim.names) else {
+    fn search_below_floors_later(self: &Arc<Self>, names: &Arc<[String]>) {
+        let now = self.core.queues.timer.now();
+        let Some((search, request)) = self.topic.next_search(now, &self.name, names) else {
             return;
         };
-        let (queues, topic) = (Arc::clone(queues), Arc::clone(&self.topic));
-        let names = Arc::clone(&claim.names);
+        let (this, topic) = (Arc::downgrade(self), Arc::clone(&self.topic));
+        let (queues, names) = (Arc::clone(&self.core.queues), Arc::clone(names));
         self.core.sweeps.batcher().submit(request, move |result| {
-            topic.search_ended(queues.timer.now(), &names, search, result.as_ref().ok());
+            let timer = &queues.timer;
+            let again = topic.search_ended(timer.now(), &names, search, result.as_ref().ok());
+            let Some(at) = again else {
+                return;
+            };
+            timer.run_at(at, move || {
+                if let Some(this) = this.upgrade() {
+                    this.search_below_floors_later(&names);
+                }
+            });
         });
     }
 
@@ -347,6 +356,7 @@ impl Handle {
         let queues = &self.core.queues;
         let sent = queues.timer.now();
         let Some(asked) = self.topic.ask(sent, claim, !acks.is_empty()) else {
+            self.topic.bump_when_open(&queues.timer);
             let unclaimed = self.unclaimed();
             let remaining = Remaining::Limited;
             let taken = Taken {
@@ -356,7 +366,9 @@ impl Handle {
             return then(Ok((Vec::new(), taken)));
         };
         let names = Arc::clone(&claim.names);
-        let (started, priorities) = self.topic.priorities(sent, &names);
+        let (start, priorities) = self.topic.priorities(sent, &names);
+        let most = most_of(claim).min(start.most.unwrap_or(i64::MAX));
+        let order = priorities.iter().map(|(priority, _)| *priority).collect();
         let number = match random::number() {
             Ok(number) => number,
             Err(error) => {
@@ -368,7 +380,7 @@ impl Handle {
             acks,
             namespace: self.name.namespace.clone(),
             queue: self.name.queue.clone(),
-            most: most_of(claim),
+            most,
             lease: micros(claim.lease),
             priorities,
             worker: claim.worker_name(),
@@ -388,7 +400,10 @@ impl Handle {
             completed: turn.acks.iter().map(|ack| ack.ticket).collect(),
             at: sent,
             asked,
-            started,
+            started: start.places,
+            most,
+            order,
+            limit: self.core.connections.timeout,
         };
         queues.heartbeats.set_settling(&sent.completed, true);
         queues.batcher.submit(turn, move |outcome| {
@@ -418,6 +433,12 @@ struct SentTurn {
     asked: Asked,
     /// Where it has looked.
     started: PriorityFloors,
+    /// How many jobs it takes.
+    most: i64,
+    /// The priorities, in the order in which it has looked at them.
+    order: Vec<i64>,
+    /// The time limit of statements.
+    limit: Duration,
 }
 
 impl SentTurn {
@@ -425,9 +446,15 @@ impl SentTurn {
         let timer = &self.queues.timer;
         self.topic.limit_unanswered(timer, self.asked);
         self.queues.heartbeats.set_settling(&self.completed, false);
+        let now = timer.now();
+        // Where it was cancelled sooner, it was not because of what it read.
+        if error.sqlstate() == Some("57014") && now.saturating_sub(self.at) > self.limit / 2 {
+            let names = &self.claim.names;
+            self.topic.claim_timed_out(now, names, &self.started);
+        }
         // It may have been executed; then no process has the jobs that it took.
         if matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Corrupt) {
-            let until = timer.now() + self.claim.lease;
+            let until = now + self.claim.lease;
             self.topic.claim_lost(self.number, until, &self.claim.names);
         }
     }
@@ -445,8 +472,8 @@ impl SentTurn {
         }
         queues.heartbeats.forget_all(&self.completed);
         topic.limit_answered(&queues.timer, self.asked, &turned);
-        let most = most_of(&claim);
-        let looks = (self.started, sent);
+        let most = self.most;
+        let looks = (self.started, sent, &*self.order);
         let again = topic.claimed(&queues.timer, &claim.names, looks, most, &turned);
         // A claim of a paused queue has looked at nothing.
         if turned.read.is_some() {

@@ -22,6 +22,8 @@ const CHEAP_IF_PAUSED: i64 = 256;
 const PAUSE: Duration = Duration::from_micros(100);
 /// The pause after a search that failed, and the shortest after any.
 const FAILED: Duration = Duration::from_secs(5);
+/// After so many claims that took too long in a row, a busy machine is not the cause.
+const TIMEOUTS: u32 = 2;
 const SHORTEST: Duration = Duration::from_millis(20);
 /// What comes back has mostly been claimed, or pushed by a transaction that ended late, just before:
 /// the last seconds, in microseconds, are looked at the most often.
@@ -48,6 +50,14 @@ pub(super) struct Floors {
     paused: Option<i64>,
     recent: RecentSearch,
     full_search: FullSearch,
+    /// How many claims in a row took too long.
+    timeouts: u32,
+    /// Whether claims took too long, since when they begin near the end.
+    slow: bool,
+    /// Whether nobody has looked at all that was before the places since then.
+    unseen: bool,
+    /// What searches have found where claims took too long, by priority.
+    back: Vec<(i64, Floor)>,
 }
 
 /// Searches the last seconds before the places.
@@ -72,7 +82,17 @@ struct FullSearch {
 /// A place for each priority.
 pub(super) type PriorityFloors = [Floor; LEVELS];
 
+/// Where a claim starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Start {
+    pub(super) places: PriorityFloors,
+    /// How many jobs are there, where it is to take those that were found and not to read on from there.
+    pub(super) most: Option<i64>,
+}
+
 const START: PriorityFloors = [(0, 0); LEVELS];
+/// Behind everything, in microseconds: the end of the year 9999.
+const END: i64 = 253_402_300_799_000_000;
 
 /// What a claim found.
 pub(super) struct Found {
@@ -80,6 +100,8 @@ pub(super) struct Found {
     pub(super) started: PriorityFloors,
     /// Whether it got as many jobs as it wanted.
     pub(super) full: bool,
+    /// The priorities of which it got all that was due, although it is full.
+    pub(super) exhausted: Vec<i64>,
     /// How many entries of the index it read; `None` where the queue is paused.
     pub(super) read: Option<i64>,
     /// A hash of the names that are paused.
@@ -92,15 +114,57 @@ pub(super) struct Found {
 
 impl Floors {
     /// Where a claim starts.
-    pub(super) fn start(&mut self, now: Time) -> PriorityFloors {
+    pub(super) fn start(&mut self, now: Time) -> Start {
         if now >= self.until && !self.costly {
             self.places = START;
         }
-        if !self.costly {
-            return self.places;
+        let mut places = self.places;
+        if self.costly && !self.is_timeless() {
+            let latest = self.server_time(now).saturating_sub(LAG);
+            places = places.map(|place| place.min((latest, 0)));
         }
-        let latest = self.server_time(now).saturating_sub(LAG);
-        self.places.map(|place| place.min((latest, 0)))
+        let back = std::mem::take(&mut self.back);
+        for (priority, (at, id)) in &back {
+            let place = usize::try_from(*priority).ok();
+            if let Some(place) = place.and_then(|priority| places.get_mut(priority)) {
+                *place = (*place).min((*at, id - 1));
+            }
+        }
+        let most = i64::try_from(back.len()).ok().filter(|most| *most > 0);
+        Start { places, most }
+    }
+
+    /// Whether no answer has told the server's time.
+    fn is_timeless(&self) -> bool {
+        self.server.0 == 0
+    }
+
+    pub(super) fn is_costly(&self) -> bool {
+        self.costly
+    }
+
+    /// A claim that began at these places took longer than a statement may. If the one before did so as well, it is what they read:
+    /// claims begin near the end, and what is before is searched in parts. Where the server's time is not known, the next claim looks
+    /// behind everything, and is told.
+    pub(super) fn timed_out(&mut self, now: Time, started: &PriorityFloors) {
+        self.timeouts += 1;
+        if self.timeouts < TIMEOUTS {
+            return;
+        }
+        (self.costly, self.slow, self.unseen) = (true, true, true);
+        let near = if self.is_timeless() {
+            END
+        } else {
+            self.server_time(now) - NEAR
+        };
+        for (place, started) in self.places.iter_mut().zip(started) {
+            // It has moved on meanwhile.
+            if *place <= *started {
+                *place = (*place).max((near, 0));
+            }
+        }
+        self.full_search.reached = None;
+        self.full_search.read = 0;
     }
 
     /// The server's clock, unless it was set.
@@ -126,6 +190,23 @@ impl Floors {
             // It read nothing.
             return false;
         };
+        self.timeouts = 0;
+        if found.started.iter().any(|place| place.0 == END) {
+            // It was to be told the time.
+            if self.is_timeless() {
+                self.places = [(found.at - NEAR, 0); LEVELS];
+                self.server = (found.at, now);
+                self.paused = found.paused;
+            }
+            return true;
+        }
+        if self.costly && self.is_timeless() {
+            // Another has read it all in time.
+            *self = Self {
+                paused: found.paused,
+                ..Self::default()
+            };
+        }
         if found.at.saturating_add(SET_BACK) < self.server_time(found.sent) {
             // What is pushed from now on is due before all that was claimed.
             *self = Self::default();
@@ -143,6 +224,7 @@ impl Floors {
         }
         if found.started == START {
             self.costly = read > self.cheap();
+            (self.slow, self.unseen) = (false, false);
         }
         self.server = (found.at, now);
         if !found.full && !self.costly {
@@ -152,10 +234,17 @@ impl Floors {
         if self.places == START {
             self.until = now + LASTS;
         }
+        let reached = (found.at, i64::MAX);
         if !found.full {
             // All due jobs were read, in each priority.
-            let reached = (found.at, i64::MAX);
             self.places = self.places.map(|place| place.max(reached));
+        } else if self.costly {
+            // Otherwise each claim of a backlog would read again what ended jobs of these have left.
+            for priority in &found.exhausted {
+                if let Some(floor) = self.priority(*priority) {
+                    *floor = (*floor).max(reached);
+                }
+            }
         }
         for (priority, place) in places {
             if let Some(floor) = self.priority(priority) {
@@ -192,7 +281,7 @@ impl Floors {
 
     /// What to search now, for jobs that became due again.
     pub(super) fn next_search(&mut self, now: Time) -> Option<(Search, Vec<SearchRange>)> {
-        if !self.costly || self.places == START {
+        if !self.costly || self.places == START || self.is_timeless() {
             return None;
         }
         let search = if now >= self.recent.at && !self.recent.running {
@@ -242,15 +331,28 @@ impl Floors {
                 self.full_search.at = now + pause;
                 self.full_search.running = false;
                 if over.is_some_and(|read| read <= self.cheap()) {
-                    self.costly = false;
+                    (self.costly, self.slow) = (false, false);
                 }
+                self.unseen &= over.is_none();
             }
         }
         let found = result.map_or(&[][..], |result| &result.found);
         for (priority, place) in found {
-            self.returned(*priority, *place);
+            if self.slow {
+                // A claim that goes on from there would take too long again.
+                self.back.retain(|(other, _)| other != priority);
+                self.back.push((*priority, *place));
+            } else {
+                self.returned(*priority, *place);
+            }
         }
         !found.is_empty()
+    }
+
+    /// When the next search is due, where nobody has looked at what was before the places: it does not wait for a claim.
+    pub(super) fn search_again(&self, now: Time) -> Option<Time> {
+        let is_wanted = self.unseen && !self.full_search.running;
+        is_wanted.then(|| self.full_search.at.max(now))
     }
 }
 
@@ -305,10 +407,11 @@ mod tests {
     }
 
     fn claim(floors: &mut Floors, now: Time, full: bool, read: i64, at: i64) {
-        let started = floors.start(now);
+        let started = floors.start(now).places;
         let found = Found {
             started,
             full,
+            exhausted: Vec::new(),
             read: Some(read),
             paused: None,
             sent: now,
@@ -328,14 +431,14 @@ mod tests {
     fn claims_start_at_the_beginning_from_time_to_time() {
         let mut floors = Floors::default();
         let mut now = Time::ZERO;
-        assert_eq!(floors.start(now), START);
+        assert_eq!(floors.start(now).places, START);
         claim(&mut floors, now, true, 10, NOW);
-        assert_eq!(floors.start(now)[2], (NOW, 7));
+        assert_eq!(floors.start(now).places[2], (NOW, 7));
         now += LASTS;
-        assert_eq!(floors.start(now), START);
+        assert_eq!(floors.start(now).places, START);
         claim(&mut floors, now, true, 10, NOW);
         claim(&mut floors, now, false, 10, NOW);
-        assert_eq!(floors.start(now), START, "there was no more");
+        assert_eq!(floors.start(now).places, START, "there was no more");
         assert!(floors.next_search(now + FAILED).is_none());
     }
 
@@ -346,16 +449,133 @@ mod tests {
         claim(&mut floors, now, true, 1_000_000, NOW);
         now += LASTS * 100;
         claim(&mut floors, now, true, 5, NOW + SECOND);
-        assert_eq!(floors.start(now)[2], (NOW + SECOND, 7));
+        assert_eq!(floors.start(now).places[2], (NOW + SECOND, 7));
         floors.reset();
-        assert_eq!(floors.start(now)[2], (NOW + SECOND, 7));
-        assert_eq!(floors.start(now)[3], (0, 0), "nobody has looked there");
+        assert_eq!(floors.start(now).places[2], (NOW + SECOND, 7));
+        assert_eq!(
+            floors.start(now).places[3],
+            (0, 0),
+            "nobody has looked there"
+        );
         claim(&mut floors, now, false, 5, NOW + SECOND);
         // What is pushed meanwhile is due a moment before the claim looked.
         let latest = (server(now) - LAG, 0);
-        assert_eq!(floors.start(now), [latest; LEVELS]);
+        assert_eq!(floors.start(now).places, [latest; LEVELS]);
         floors.returned(2, (NOW, 5));
-        assert_eq!(floors.start(now)[2], (NOW, 4));
+        assert_eq!(floors.start(now).places[2], (NOW, 4));
+    }
+
+    #[test]
+    fn priorities_of_which_there_is_no_more_are_not_read_again_in_a_backlog() {
+        let mut floors = Floors::default();
+        let found = |floors: &mut Floors, read| Found {
+            started: floors.start(Time::ZERO).places,
+            full: true,
+            exhausted: vec![0, 1],
+            read: Some(read),
+            paused: None,
+            sent: Time::ZERO,
+            at: NOW + 5 * SECOND,
+        };
+        let place = || std::iter::once((2, (NOW, 7)));
+        let cheap = found(&mut floors, 10);
+        floors.claimed(Time::ZERO, &cheap, place());
+        assert_eq!(
+            floors.start(Time::ZERO).places[0],
+            (0, 0),
+            "that costs little"
+        );
+        let costly = found(&mut Floors::default(), 1_000_000);
+        floors.claimed(Time::ZERO, &costly, place());
+        let latest = (NOW + 5 * SECOND - LAG, 0);
+        let expected = [latest, latest, (NOW, 7), (0, 0)];
+        assert_eq!(floors.start(Time::ZERO).places, expected);
+    }
+
+    /// An answer to a claim that got nothing.
+    fn nothing(started: PriorityFloors, at: i64) -> Found {
+        Found {
+            started,
+            full: false,
+            exhausted: Vec::new(),
+            read: Some(0),
+            paused: Some(1),
+            sent: Time::ZERO,
+            at,
+        }
+    }
+
+    #[test]
+    fn claims_that_take_too_long_begin_near_the_end() {
+        let mut floors = Floors::default();
+        let now = Time::ZERO;
+        let at = NOW + 5 * SECOND;
+        floors.timed_out(now, &START);
+        assert_eq!(floors.start(now).places, START, "it may have been busy");
+        floors.timed_out(now, &START);
+        let started = floors.start(now).places;
+        assert_eq!(started, [(END, 0); LEVELS], "it asks for the time");
+        assert!(floors.next_search(now).is_none());
+        let near = [(at - NEAR, 0); LEVELS];
+        assert!(floors.claimed(now, &nothing(started, at), std::iter::empty()));
+        assert_eq!(floors.start(now).places, near);
+        // Another that asked for the time knows of no more.
+        assert!(floors.claimed(now, &nothing(started, at), std::iter::empty()));
+        assert_eq!(floors.start(now).places, near);
+    }
+
+    #[test]
+    fn what_nobody_could_read_is_searched_at_once_and_found_one_by_one() {
+        let mut floors = Floors::default();
+        let now = Time::ZERO;
+        let at = NOW + 5 * SECOND;
+        for _ in 0..TIMEOUTS {
+            floors.timed_out(now, &START);
+        }
+        let asked = floors.start(now).places;
+        floors.claimed(now, &nothing(asked, at), std::iter::empty());
+        let (search, ranges) = floors.next_search(now).unwrap();
+        assert_eq!((search, ranges[0].1), (Search::Recent, at - 2 * NEAR));
+        floors.search_ended(now, search, Some(&result(10, &[])));
+        assert_eq!(floors.search_again(now), Some(now), "without a claim");
+        let (search, ranges) = floors.next_search(now).unwrap();
+        let before = at - NEAR - FIRST_WIDTH;
+        assert_eq!((search, ranges[0].1), (Search::Full, before));
+        assert_eq!(floors.search_again(now), None, "it is under way");
+        let back = (before + 1, 5);
+        floors.search_ended(now, search, Some(&result(10, &[(1, back)])));
+        assert_eq!(floors.search_again(now), Some(now + SHORTEST));
+        // One claim takes it, and the next ones do not read on from there.
+        let start = floors.start(now);
+        assert_eq!((start.places[1], start.most), ((before + 1, 4), Some(1)));
+        let start = floors.start(now);
+        assert_eq!((start.places, start.most), ([(at - NEAR, 0); LEVELS], None));
+        // At the end of the search claims are as before.
+        let mut now = now;
+        while let Some(again) = floors.search_again(now) {
+            now = again;
+            let (search, _) = floors.next_search(now).unwrap();
+            floors.search_ended(now, search, Some(&result(1, &[])));
+        }
+        assert_eq!(floors.start(now).places, START);
+    }
+
+    #[test]
+    fn places_that_take_too_long_are_left_behind() {
+        let mut floors = Floors::default();
+        let now = Time::ZERO;
+        claim(&mut floors, now, true, 1_000_000, NOW);
+        let started = floors.start(now).places;
+        floors.timed_out(now, &started);
+        // Another has moved on since.
+        floors.places[2] = (NOW + SECOND, 3);
+        floors.timed_out(now, &started);
+        let near = (server(now) - NEAR, 0);
+        assert_eq!(floors.places, [near, near, (NOW + SECOND, 3), near]);
+        let started = floors.start(now).places;
+        floors.claimed(now, &nothing(started, server(now)), std::iter::empty());
+        floors.timed_out(now, &started);
+        assert_eq!(floors.timeouts, 1, "not in a row");
     }
 
     #[test]
@@ -363,23 +583,25 @@ mod tests {
         let mut floors = Floors::default();
         claim(&mut floors, Time::ZERO, true, 1_000_000, NOW);
         let paused = Found {
-            started: floors.start(Time::ZERO),
+            started: floors.start(Time::ZERO).places,
             full: false,
+            exhausted: Vec::new(),
             read: None,
             paused: None,
             sent: Time::ZERO,
             at: NOW + 5 * SECOND,
         };
         assert!(!floors.claimed(Time::ZERO, &paused, std::iter::empty()));
-        assert_eq!(floors.start(Time::ZERO)[2], (NOW, 7));
+        assert_eq!(floors.start(Time::ZERO).places[2], (NOW, 7));
     }
 
     #[test]
     fn names_that_are_paused_or_resumed_begin_anew() {
         let mut floors = Floors::default();
         let found = |floors: &mut Floors, paused, read| Found {
-            started: floors.start(Time::ZERO),
+            started: floors.start(Time::ZERO).places,
             full: true,
+            exhausted: Vec::new(),
             read: Some(read),
             paused,
             sent: Time::ZERO,
@@ -388,16 +610,20 @@ mod tests {
         let place = || std::iter::once((2, (NOW, 7)));
         let first = found(&mut floors, Some(1), CHEAP_IF_PAUSED + 1);
         assert!(!floors.claimed(Time::ZERO, &first, place()));
-        assert_eq!(floors.start(LASTS * 2)[2], (NOW, 7), "they are in front");
+        assert_eq!(
+            floors.start(LASTS * 2).places[2],
+            (NOW, 7),
+            "they are in front"
+        );
         let same = found(&mut floors, Some(1), 10);
         assert!(!floors.claimed(Time::ZERO, &same, place()));
-        assert_eq!(floors.start(LASTS * 2)[2], (NOW, 7));
+        assert_eq!(floors.start(LASTS * 2).places[2], (NOW, 7));
         let resumed = found(&mut floors, None, 10);
         assert!(floors.claimed(Time::ZERO, &resumed, place()));
-        assert_eq!(floors.start(Time::ZERO), START);
+        assert_eq!(floors.start(Time::ZERO).places, START);
         let all = found(&mut floors, None, CHEAP_IF_PAUSED + 1);
         assert!(!floors.claimed(Time::ZERO, &all, place()));
-        assert_eq!(floors.start(LASTS * 2), START, "they are few");
+        assert_eq!(floors.start(LASTS * 2).places, START, "they are few");
     }
 
     #[test]
@@ -405,15 +631,16 @@ mod tests {
         let mut floors = Floors::default();
         claim(&mut floors, Time::ZERO, true, 1_000_000, NOW);
         let found = Found {
-            started: floors.start(Time::ZERO),
+            started: floors.start(Time::ZERO).places,
             full: false,
+            exhausted: Vec::new(),
             read: Some(10),
             paused: None,
             sent: Duration::from_secs(1),
             at: NOW - 3600 * SECOND,
         };
         let again = floors.claimed(Duration::from_secs(1), &found, std::iter::empty());
-        assert!(again && floors.start(Duration::from_secs(1)) == START);
+        assert!(again && floors.start(Duration::from_secs(1)).places == START);
     }
 
     #[test]
@@ -428,7 +655,7 @@ mod tests {
         assert_eq!(full_search, Search::Full);
         assert!(floors.next_search(now).is_none(), "both are under mode");
         assert!(floors.search_ended(now, recent, Some(&result(5_000, &[(2, (NOW - SECOND, 3))]))));
-        assert_eq!(floors.start(now)[2], (NOW - SECOND, 2));
+        assert_eq!(floors.start(now).places[2], (NOW - SECOND, 2));
         assert!(!floors.search_ended(now, full_search, None));
         assert!(floors.next_search(now).is_none(), "not at once");
         now += FAILED;
@@ -478,6 +705,6 @@ mod tests {
             }
             now += SHORTEST;
         }
-        assert_eq!(floors.start(now), START);
+        assert_eq!(floors.start(now).places, START);
     }
 }

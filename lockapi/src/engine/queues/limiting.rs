@@ -63,6 +63,8 @@ pub(super) struct Gate {
     busy: u32,
     /// Whether there was a limit when a claim was last answered.
     limited: bool,
+    /// When those who wait are woken: one timer does it for all answers.
+    armed: Option<Time>,
 }
 
 struct Closed {
@@ -174,7 +176,14 @@ impl Topic {
             self.bump();
             return;
         }
-        let until = timer.now() + wait;
+        let now = timer.now();
+        let mut until = now + wait;
+        // Those who ask for the first time do not put off the others.
+        if let Some(closed) = &gate.closed
+            && closed.until > now
+        {
+            until = until.min(closed.until);
+        }
         gate.closed = Some(Closed {
             until,
             asking: false,
@@ -183,13 +192,43 @@ impl Topic {
         self.bump_at(timer, until);
     }
 
+    /// Wakes those who wait at this time, unless they are woken before.
     fn bump_at(self: &Arc<Self>, timer: &Timer, at: Time) {
+        let mut gate = self.gate();
+        if gate.armed.is_some_and(|armed| armed <= at) {
+            return;
+        }
+        gate.armed = Some(at);
+        drop(gate);
         let this = Arc::downgrade(self);
         timer.run_at(at, move || {
             if let Some(topic) = this.upgrade() {
-                topic.bump();
+                topic.armed(at);
             }
         });
+    }
+
+    /// The timer that was set for this time fires: who still has to wait then sets another.
+    fn armed(&self, at: Time) {
+        let mut gate = self.gate();
+        // One that was set later fires earlier.
+        let is_first = gate.armed.take_if(|armed| *armed == at).is_some();
+        drop(gate);
+        if is_first {
+            self.bump();
+        }
+    }
+
+    /// A claim was not sent: it is woken when one may be.
+    pub(super) fn bump_when_open(self: &Arc<Self>, timer: &Timer) {
+        let gate = self.gate();
+        let until = gate.closed.as_ref().filter(|closed| !closed.asking);
+        let until = until.map(|closed| closed.until);
+        drop(gate);
+        // Where the time has come meanwhile it is woken at once.
+        if let Some(until) = until {
+            self.bump_at(timer, until);
+        }
     }
 }
 
@@ -217,6 +256,7 @@ impl Handle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blocking::block_on;
     use crate::engine::clock::Clock;
     use crate::queue::Waiting;
 
@@ -259,6 +299,25 @@ mod tests {
         topic.limit_answered(&timer, asked, &answer(Limited::No, None));
         assert!(topic.ask(later, &again, false).is_some());
         assert!(topic.ask(later, &again, false).is_some());
+    }
+
+    #[test]
+    fn one_timer_wakes_who_waits_for_many_answers() {
+        let timer = Timer::start(&Clock::real()).unwrap();
+        let topic = Arc::new(Topic::default());
+        let (first, again) = (Claim::new(1), repeated());
+        let seen = topic.generation();
+        let full = answer(Limited::Full, Some(100_000));
+        for _ in 0..100 {
+            let asked = topic.ask(timer.now(), &first, false).unwrap();
+            topic.limit_answered(&timer, asked, &full);
+        }
+        // The answers of those who ask first do not put it off.
+        assert!(topic.ask(timer.now(), &again, false).is_none());
+        block_on(topic.arrival(seen));
+        assert!(topic.ask(timer.now(), &again, false).is_some());
+        block_on(timer.sleep(Duration::from_millis(150)));
+        assert_eq!(topic.generation(), seen + 1);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::hash::BuildHasher;
 use std::iter;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustc_hash::FxBuildHasher;
 use tokio::sync::oneshot;
@@ -19,6 +20,8 @@ use crate::queue::{How, Job, Push, PushKeyed, PushTogether, Pushed};
 
 /// A push of more than this weight would keep completions and claims waiting.
 const BULK: usize = 256;
+/// The longest pause between two pushes of a key whose job is locked.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Tells that something was pushed to a queue.
 pub(super) struct PushNotifier {
@@ -168,7 +171,8 @@ impl Handle {
         let mut until = timer.now() + timeout;
         // What the first attempt may have done stays unknown until another has succeeded.
         let mut unknown = None;
-        while timer.now() < until {
+        let mut longest = PAUSE;
+        loop {
             let batcher = &self.core.queues.batcher;
             match self.send(batcher, push.clone(), Option::is_some).await {
                 Ok(Some(pushed)) => return Ok(pushed),
@@ -181,7 +185,14 @@ impl Handle {
                 }
                 Err(error) => return Err(unknown.unwrap_or(error)),
             }
-            timer.sleep(PAUSE.mul_f64(fastrand::f64())).await;
+            // A transaction may have the job locked for long.
+            let left = until.saturating_sub(timer.now());
+            if left.is_zero() {
+                break;
+            }
+            let pause = longest.mul_f64(fastrand::f64());
+            timer.sleep(pause.min(left)).await;
+            longest = (longest * 2).min(LONGEST_PAUSE);
         }
         let locked = || {
             let message = format!("a job of the same key is {LOCKED}");

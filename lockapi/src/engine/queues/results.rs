@@ -14,7 +14,7 @@ use crate::engine::batcher::Batcher;
 use crate::engine::clock::Time;
 use crate::engine::sweeps::{PART, Sweeping};
 use crate::engine::timer::Timer;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{JobResult, ReadResult, ResultValue, SweepResults};
 use crate::sweep::SweepResult;
 use crate::sync::{Mutex, MutexGuard};
@@ -211,10 +211,21 @@ impl Handle {
         self.call(self.read(id)).await
     }
 
+    /// Looks it up in this time, or in that of a statement: a server that is silent does not keep who waits for longer.
+    async fn read_within(&self, id: i64, at_most: Duration) -> Answer {
+        let limit = at_most.max(self.core.connections.timeout);
+        let read = self.read_result(id);
+        let answer = unless(self.core.queues.timer.sleep(limit), read).await;
+        answer.unwrap_or_else(|| {
+            let message = format!("the server has not answered within {limit:?}");
+            Err(Error::new(ErrorKind::Unavailable, "wait_result", message).on(&self.name.queue))
+        })
+    }
+
     pub(super) async fn await_result(&self, id: i64, at_most: Duration) -> Answer {
         let queues = &self.core.queues;
         let until = queues.timer.now().saturating_add(at_most);
-        let first = self.read_result(id).await;
+        let first = self.read_within(id, at_most).await;
         let left = until.saturating_sub(queues.timer.now());
         if is_final(&first) || left.is_zero() {
             return first;
@@ -228,7 +239,7 @@ impl Handle {
         let seen = receiver.borrow().clone();
         let seen = match seen {
             Some(seen) => seen,
-            None => self.read_result(id).await,
+            None => self.read_within(id, Duration::ZERO).await,
         };
         seen.map_err(|error| error.during("wait_result").on(&self.name.queue))
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use super::combining::WaitingClaims;
-use super::floors::{Floors, Found, PriorityFloors, Search};
+use super::floors::{Floors, Found, PriorityFloors, Search, Start};
 use super::groups::Admission;
 use super::limiting::Gate;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,7 +17,9 @@ use crate::engine::clock::Time;
 use crate::engine::contained;
 use crate::engine::timer::Timer;
 use crate::queue::in_transaction::LOW_FIRST;
-use crate::queue::{CompletedAndClaimed, Floor, Name, Priority, SearchBelowFloors, SearchResult};
+use crate::queue::{
+    Claimed, CompletedAndClaimed, Floor, Name, Priority, SearchBelowFloors, SearchResult,
+};
 
 /// Listeners are notified of pushes at most once in this time.
 const QUIET: Duration = Duration::from_millis(5);
@@ -132,29 +134,33 @@ impl Topic {
         }
     }
 
-    /// Where the next claim starts, and the priorities in its order.
+    /// Where the next claim starts, with how many jobs it takes at most where that is known, and the priorities in its order.
     pub(super) fn priorities(
         &self,
         now: Time,
         names: &Arc<[String]>,
-    ) -> (PriorityFloors, Vec<(i64, Floor)>) {
+    ) -> (Start, Vec<(i64, Floor)>) {
         let mut state = self.lock();
         if state.floors.len() >= MOST_SETS && !state.floors.contains_key(names) {
-            state.floors.clear();
+            // Others learn their places anew with the first claim.
+            state.floors.retain(|_, floors| floors.is_costly());
+            if state.floors.len() >= MOST_SETS {
+                state.floors.clear();
+            }
         }
         let floors = state.floors.entry(Arc::clone(names)).or_default();
-        let places = floors.start(now);
+        let start = floors.start(now);
         drop(state);
         let mut priorities: Vec<_> = Priority::ALL
             .into_iter()
             .map(Priority::number)
-            .zip(places)
+            .zip(start.places)
             .collect();
         let nth = self.claims.fetch_add(1, Ordering::Relaxed);
         if nth % LOW_FIRST == LOW_FIRST - 1 {
             priorities.reverse();
         }
-        (places, priorities)
+        (start, priorities)
     }
 
     /// What to search now, for jobs that became due again.
@@ -175,20 +181,34 @@ impl Topic {
         Some((search, request))
     }
 
-    /// A search was answered, or failed.
+    /// A search was answered, or failed. Answers when to search again, where that does not wait for a claim.
     pub(super) fn search_ended(
         &self,
         now: Time,
         names: &Arc<[String]>,
         search: Search,
         result: Option<&SearchResult>,
-    ) {
+    ) -> Option<Time> {
         let mut state = self.lock();
-        let floors = state.floors.get_mut(names);
-        let found = floors.is_some_and(|floors| floors.search_ended(now, search, result));
+        let floors = state.floors.get_mut(names)?;
+        let found = floors.search_ended(now, search, result);
+        let again = floors.search_again(now);
         drop(state);
         if found {
             self.bump();
+        }
+        again
+    }
+
+    /// A claim of these names, which began at these places, took longer than a statement may.
+    pub(super) fn claim_timed_out(
+        &self,
+        now: Time,
+        names: &Arc<[String]>,
+        started: &PriorityFloors,
+    ) {
+        if let Some(floors) = self.lock().floors.get_mut(names) {
+            floors.timed_out(now, started);
         }
     }
 
@@ -238,14 +258,14 @@ impl Topic {
         state.lost.retain(|lost| sent < lost.until + LOST_FOR);
     }
 
-    /// Takes notice of a claim of at most `most` jobs of these names, which started at `started` and was
-    /// answered. Below the places that it reached there are only jobs that others have, and rows that
+    /// Takes notice of a claim of at most `most` jobs of these names, which started at `started`, took priorities in this `order`, and
+    /// was answered. Below the places that it reached there are only jobs that others have, and rows that
     /// wait for vacuum. Answers whether the next claim looks where this one did not.
     pub(super) fn claimed(
         self: &Arc<Self>,
         timer: &Timer,
         names: &Arc<[String]>,
-        (started, sent): (PriorityFloors, Time),
+        (started, sent, order): (PriorityFloors, Time, &[i64]),
         most: i64,
         turned: &CompletedAndClaimed,
     ) -> bool {
@@ -263,6 +283,7 @@ impl Topic {
             let found = Found {
                 started,
                 full: turned.picked >= most || turned.is_held_back(),
+                exhausted: exhausted(order, turned),
                 read: turned.read,
                 paused: turned.paused,
                 at: turned.now,
@@ -333,6 +354,17 @@ impl Topic {
     }
 }
 
+/// The priorities of which a claim got all that was due: those before the last of which it got a job. A limit holds back jobs of any.
+fn exhausted(order: &[i64], turned: &CompletedAndClaimed) -> Vec<i64> {
+    let of = |job: &Claimed| order.iter().position(|it| *it == job.priority);
+    let last = turned.claimed.iter().filter_map(of).max().unwrap_or(0);
+    // Where there is a limit, what was lost goes before all others.
+    if turned.limited.is_some() {
+        return Vec::new();
+    }
+    order[..last].to_vec()
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
@@ -340,7 +372,7 @@ mod tests {
     use super::*;
     use crate::engine::clock::Clock;
     use crate::engine::is_woken_beside_a_panic;
-    use crate::queue::{Claimed, Headers, Ticket};
+    use crate::queue::{Headers, Limited, Ticket};
 
     /// The answer to a claim that found this number of jobs.
     fn answer(jobs: i64) -> CompletedAndClaimed {
@@ -375,8 +407,9 @@ mod tests {
         let topic = Arc::new(Topic::default());
         let names: Arc<[String]> = Arc::default();
         let claimed = |jobs| {
-            let (places, _) = topic.priorities(timer.now(), &names);
-            topic.claimed(&timer, &names, (places, timer.now()), 10, &answer(jobs));
+            let (start, _) = topic.priorities(timer.now(), &names);
+            let looks = (start.places, timer.now(), &[0, 1, 2, 3][..]);
+            topic.claimed(&timer, &names, looks, 10, &answer(jobs));
         };
         for _ in 0..100 {
             let before = topic.generation();
@@ -401,6 +434,18 @@ mod tests {
         assert!((1..=told / 10).contains(&woken), "{woken} of {told}");
         claimed(1);
         assert_eq!(topic.lock().fruitless, 0);
+    }
+
+    #[test]
+    fn priorities_before_the_last_of_a_claim_are_exhausted() {
+        let order = [0, 1, 2, 3];
+        let mut turned = answer(2);
+        assert!(exhausted(&order, &turned).is_empty());
+        turned.claimed[1].priority = 2;
+        assert_eq!(exhausted(&order, &turned), [0, 1]);
+        assert_eq!(exhausted(&[3, 2, 1, 0], &turned), [3, 2, 1]);
+        turned.limited = Some(Limited::No);
+        assert!(exhausted(&order, &turned).is_empty());
     }
 
     #[test]
