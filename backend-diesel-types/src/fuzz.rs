@@ -127,15 +127,9 @@ fn broken_arrays_are_refused() {
     let whole = array(Type::Int, &[Some(vec![0; 8]), Some(vec![1; 8])]);
     let cut = (0..whole.len()).map(|end| whole[..end].to_vec());
     let with_null = array(Type::Int, &[None, Some(vec![0; 8])]);
-    let known: Vec<_> = cut.clone().chain([with_null]).collect();
-    check(
-        known,
-        &proptest::sample::select(cut.collect::<Vec<_>>()),
-        |bytes| {
-            prop_assert_eq!(found(Type::Ints.oid(), &bytes), None, "{:?}", bytes);
-            Ok(())
-        },
-    );
+    for bytes in cut.chain([with_null]) {
+        assert_eq!(found(Type::Ints.oid(), &bytes), None, "{bytes:?}");
+    }
     let near = bytes_like(vec![whole.clone(), array(Type::Int, &[])]);
     check([whole], &near, |bytes| {
         // It does not panic; and what is read is what is there.

@@ -15,6 +15,14 @@ use crate::queue::{
 };
 use crate::schedule::{MAX_EVERY, MIN_EVERY, Misfire, Overlap, Task};
 
+const DAY: u64 = 24 * 3600;
+const TEN_YEARS: Duration = Duration::from_secs(10 * 366 * DAY);
+
+/// Whether a name that may be empty can be stored.
+fn is_name(name: &str) -> bool {
+    name.len() <= 255 && !name.contains('\0')
+}
+
 fn duration() -> impl Strategy<Value = Duration> {
     let edges = vec![
         MIN_TTL,
@@ -49,13 +57,21 @@ fn leases_are_checked() {
         ];
         holds.map(|hold| (ttl, hold, String::new(), 0))
     });
+    let accepted = Cell::new(0);
     check(known, &cases, |(ttl, hold, owner, data)| {
+        let allowed = ttl >= Duration::from_millis(10)
+            && ttl <= Duration::from_secs(366 * DAY)
+            && hold <= ttl
+            && is_name(&owner)
+            && data <= 4096;
         let options = LeaseOptions::new(ttl)
             .minimum_hold(hold)
             .owner(owner)
             .data("d".repeat(data));
         let checked = options.check();
+        prop_assert_eq!(checked.is_ok(), allowed, "{:?}", checked);
         if checked.is_ok() {
+            accepted.set(accepted.get() + 1);
             let request = options.acquire("namespace", "key", 0)?;
             prop_assert!(request.ttl > 0 && request.hold <= request.ttl);
             prop_assert_eq!(request.ttl, micros(ttl));
@@ -64,6 +80,7 @@ fn leases_are_checked() {
         }
         Ok(())
     });
+    assert!(accepted.get() > 0, "none was accepted");
 }
 
 #[test]
@@ -184,6 +201,12 @@ fn queues_and_jobs_are_checked() {
                 .results(results)
                 .max_payload(payload);
             let checked = options.check("queue");
+            let allowed = (1..=16_777_216).contains(&payload)
+                && results >= Duration::from_secs(1)
+                && results <= Duration::from_secs(30 * DAY)
+                && keep <= TEN_YEARS
+                && dead.is_none_or(|dead| dead <= TEN_YEARS);
+            prop_assert_eq!(checked.is_ok(), allowed, "{:?}", checked);
             prop_assert!(checked.is_ok() || is_refused(&checked));
             if checked.is_ok() {
                 queues.set(queues.get() + 1);
@@ -201,9 +224,15 @@ fn queues_and_jobs_are_checked() {
                 job = job.at(at);
                 edit = edit.at(at);
             }
+            // The last second of the year 9999.
+            let allowed =
+                (1..=1_000_000).contains(&attempts) && at.as_micros() <= 253_402_300_799_000_000;
             let checked = edit.check();
+            prop_assert_eq!(checked.is_ok(), allowed, "{:?}", checked);
             prop_assert!(checked.is_ok() || is_refused(&checked));
+            let allowed = allowed && delay <= TEN_YEARS && ttl <= TEN_YEARS;
             let checked = job.check(100);
+            prop_assert_eq!(checked.is_ok(), allowed, "{:?}", checked);
             prop_assert!(checked.is_ok() || is_refused(&checked));
             if checked.is_ok() {
                 jobs.set(jobs.get() + 1);
@@ -229,6 +258,7 @@ fn tasks_are_checked() {
     let cases = (duration(), duration(), duration(), misfire, overlap);
     let known = [MIN_EVERY, MAX_EVERY, Duration::ZERO, Duration::MAX]
         .map(|time| (time, time, time, Misfire::CatchUp(1000), Overlap::Queue));
+    let accepted = Cell::new(0);
     check(
         known,
         &cases,
@@ -239,11 +269,25 @@ fn tasks_are_checked() {
                 .misfire(misfire)
                 .overlap(overlap);
             let checked = task.check();
+            let interval = |time| time >= Duration::from_millis(100) && time <= TEN_YEARS;
+            let is_caught_up = match misfire {
+                Misfire::Skip { late } => late <= TEN_YEARS,
+                Misfire::Coalesce => true,
+                Misfire::CatchUp(most) => {
+                    (1..=1000).contains(&most) && (most == 1 || overlap != Overlap::Skip)
+                }
+            };
+            // An interval has whole microseconds.
+            let allowed = interval(Duration::from_micros(
+                u64::try_from(every.as_micros()).unwrap_or(u64::MAX),
+            )) && first <= TEN_YEARS
+                && (timeout.is_zero() || interval(timeout))
+                && is_caught_up;
+            prop_assert_eq!(checked.is_ok(), allowed, "{:?}", checked);
             prop_assert!(checked.is_ok() || is_refused(&checked));
-            if checked.is_ok() {
-                prop_assert!((MIN_EVERY..=MAX_EVERY + Duration::from_nanos(999)).contains(&every));
-            }
+            accepted.set(accepted.get() + u32::from(allowed));
             Ok(())
         },
     );
+    assert!(accepted.get() > 0, "none was accepted");
 }

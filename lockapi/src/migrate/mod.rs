@@ -535,7 +535,8 @@ impl Operation for ActAs {
     }
 
     fn decode(_: &[Self], rows: Rows) -> Result<Vec<()>, Failure> {
-        Ok(rows.into_iter().map(drop).collect())
+        let acted = rows.into_iter().map(|mut row| row.text(0).map(drop));
+        acted.collect()
     }
 
     fn model(batch: &[Self], _: &mut ModelState, _: u64) -> Option<Rows> {

@@ -2,6 +2,9 @@
 
 mod queues;
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::admin::JobEdit;
@@ -494,6 +497,7 @@ fn connections() -> Vec<Decoder> {
             program: text(),
         }),
         of(cancel::Cancelled(Vec::new())),
+        of(probe::Started),
         of(notify::Notify(1)),
         of(probe::Marker {
             marker: text(),
@@ -507,6 +511,7 @@ fn connections() -> Vec<Decoder> {
         )),
         of(migrate::ReadSchemaState),
         of(migrate::Applied),
+        of(migrate::ActAs { role: text() }),
         of(migrate::LockMigrations { key: 1 }),
         of(migrate::Record {
             version: 1,
@@ -514,4 +519,34 @@ fn connections() -> Vec<Decoder> {
             checksum: text(),
         }),
     ]
+}
+
+/// The names of the statements in a folder of the sources.
+fn names(folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("a file").path();
+        if path.is_dir() {
+            names(&path, found);
+        } else if path.extension() == Some("rs".as_ref()) && !path.ends_with("tests.rs") {
+            let text = fs::read_to_string(&path).expect("a text");
+            let statements = text
+                .split("const STATEMENT: Statement = Statement {")
+                .skip(1);
+            found.extend(statements.filter_map(|it| Some(it.split('"').nth(1)?.to_owned())));
+        }
+    }
+}
+
+#[test]
+fn every_operation_is_among_them() {
+    let (mut found, source) = (BTreeSet::new(), concat!(env!("CARGO_MANIFEST_DIR"), "/src"));
+    for entry in fs::read_dir(source).expect("a folder") {
+        let path = entry.expect("a part").path();
+        if path.is_dir() && !path.ends_with("fuzz") {
+            names(&path, &mut found);
+        }
+    }
+    let here: BTreeSet<_> = decoders().iter().map(|it| it.name.to_owned()).collect();
+    let missing: Vec<_> = found.difference(&here).collect();
+    assert!(found.len() > 100 && missing.is_empty(), "{missing:?}");
 }
