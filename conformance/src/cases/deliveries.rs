@@ -81,7 +81,8 @@ async fn delivery_is_lost_here_before_it_can_be_given_away(cx: Context) {
             None => lease *= 2,
         }
     };
-    cx.pass(lease - Duration::from_millis(5)).await;
+    cx.pass(lease.saturating_sub(Duration::from_millis(5)))
+        .await;
     soon("it is lost", delivery.lost()).await;
     assert!(delivery.is_lost());
 }
