@@ -171,12 +171,26 @@ async fn after<T>(outcome: &Result<T>) {
     }
 }
 
+/// Asks for something, and holds it if it is granted.
+async fn take<G: Guard + 'static>(
+    context: &Context,
+    (kind, key, kept): (Kind, &str, bool),
+    wait: Option<Duration>,
+    asking: impl Future<Output = Result<Option<G>>>,
+) {
+    let op = asks(kind, key, millis(wait), kept);
+    let (call, guard) = context.call(op, asking, tried).await;
+    after(&guard).await;
+    if let Ok(Some(guard)) = guard {
+        hold(context, (kind, key), (call, guard)).await;
+    }
+}
+
 pub(super) async fn mutex(context: Context) {
     while context.may_hold().await {
         let (key, wait) = (pick(&KEYS), patience());
         let mutex = context.backend.mutex(key).expect("a key");
         let lock = context.backend.rw_lock(key).expect("a key");
-        let op = asks(Kind::Mutex, key, millis(wait), true);
         let writes = fastrand::bool();
         let locking = async {
             match wait {
@@ -186,11 +200,7 @@ pub(super) async fn mutex(context: Context) {
                 Some(wait) => mutex.lock_timeout(wait).await.map(Some),
             }
         };
-        let (call, guard) = context.call(op, locking, tried).await;
-        after(&guard).await;
-        if let Ok(Some(guard)) = guard {
-            hold(&context, (Kind::Mutex, key), (call, guard)).await;
-        }
+        take(&context, (Kind::Mutex, key, true), wait, locking).await;
     }
 }
 
@@ -292,18 +302,13 @@ pub(super) async fn lease(context: Context) {
         let (key, wait) = (pick(&KEYS), patience());
         let (terms, kept) = terms();
         let lease = context.backend.lease(key, terms).expect("a key");
-        let op = asks(Kind::Lease, key, millis(wait), kept);
-        let (call, guard) = match wait {
-            None => context.call(op, lease.try_acquire(), tried).await,
-            Some(wait) => {
-                let acquiring = async { lease.acquire_timeout(wait).await.map(Some) };
-                context.call(op, acquiring, tried).await
+        let acquiring = async {
+            match wait {
+                None => lease.try_acquire().await,
+                Some(wait) => lease.acquire_timeout(wait).await.map(Some),
             }
         };
-        after(&guard).await;
-        if let Ok(Some(guard)) = guard {
-            hold(&context, (Kind::Lease, key), (call, guard)).await;
-        }
+        take(&context, (Kind::Lease, key, kept), wait, acquiring).await;
     }
 }
 
@@ -312,18 +317,13 @@ pub(super) async fn term(context: Context) {
         let (key, wait) = (pick(&KEYS), patience());
         let (terms, kept) = terms();
         let election = context.backend.election(key, terms).expect("a key");
-        let op = asks(Kind::Term, key, millis(wait), kept);
         let campaign = async {
             match wait {
                 None => election.try_campaign().await,
                 Some(wait) => election.campaign_timeout(wait).await.map(Some),
             }
         };
-        let (call, guard) = context.call(op, campaign, tried).await;
-        after(&guard).await;
-        if let Ok(Some(guard)) = guard {
-            hold(&context, (Kind::Term, key), (call, guard)).await;
-        }
+        take(&context, (Kind::Term, key, kept), wait, campaign).await;
     }
 }
 
@@ -332,18 +332,13 @@ pub(super) async fn leased_mutex(context: Context) {
         let (key, wait) = (pick(&KEYS), patience());
         let (terms, kept) = terms();
         let mutex = context.backend.leased_mutex(key, terms).expect("a key");
-        let op = asks(Kind::LeasedMutex, key, millis(wait), kept);
         let locking = async {
             match wait {
                 None => mutex.try_lock().await,
                 Some(wait) => mutex.lock_timeout(wait).await.map(Some),
             }
         };
-        let (call, guard) = context.call(op, locking, tried).await;
-        after(&guard).await;
-        if let Ok(Some(guard)) = guard {
-            hold(&context, (Kind::LeasedMutex, key), (call, guard)).await;
-        }
+        take(&context, (Kind::LeasedMutex, key, kept), wait, locking).await;
     }
 }
 
@@ -353,18 +348,13 @@ pub(super) async fn semaphore(context: Context) {
         let (terms, kept) = terms();
         let semaphore = context.backend.semaphore(key, PERMITS, terms);
         let semaphore = semaphore.expect("a key");
-        let op = asks(Kind::Semaphore, key, millis(wait), kept);
-        let (call, guard) = match wait {
-            None => context.call(op, semaphore.try_acquire(), tried).await,
-            Some(wait) => {
-                let acquiring = async { semaphore.acquire_timeout(wait).await.map(Some) };
-                context.call(op, acquiring, tried).await
+        let acquiring = async {
+            match wait {
+                None => semaphore.try_acquire().await,
+                Some(wait) => semaphore.acquire_timeout(wait).await.map(Some),
             }
         };
-        after(&guard).await;
-        if let Ok(Some(guard)) = guard {
-            hold(&context, (Kind::Semaphore, key), (call, guard)).await;
-        }
+        take(&context, (Kind::Semaphore, key, kept), wait, acquiring).await;
     }
 }
 
