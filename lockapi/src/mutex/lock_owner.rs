@@ -57,7 +57,7 @@ use crate::error::Result;
 pub struct LockOwner(OwnerId);
 
 /// Which owner it is, in this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct OwnerId(u64);
 
 static LAST: AtomicU64 = AtomicU64::new(0);

@@ -13,6 +13,8 @@
 mod effects;
 mod failures;
 mod interrupt;
+#[cfg(test)]
+mod invariants;
 mod observe;
 mod owners;
 mod queue;

@@ -93,6 +93,17 @@ impl Owners {
     pub(super) fn is_empty(&self) -> bool {
         self.owners.is_empty()
     }
+
+    /// What all owners hold, and what they wait for.
+    #[cfg(test)]
+    pub(super) fn all(&self) -> [Vec<(OwnerId, LockId)>; 2] {
+        let all = |of: fn(&Owner) -> &Vec<LockId>| {
+            let owners = self.owners.iter();
+            let locks = owners.flat_map(|(id, owner)| of(owner).iter().map(|lock| (*id, *lock)));
+            locks.collect()
+        };
+        [all(|owner| &owner.holds), all(|owner| &owner.waits)]
+    }
 }
 
 impl<W, H, R> LockTable<W, H, R> {

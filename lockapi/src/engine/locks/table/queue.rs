@@ -145,6 +145,23 @@ impl<W> Queue<W> {
         }
     }
 
+    /// Checks that its counts are those of its waiters, and that who left is not in front.
+    #[cfg(test)]
+    pub(super) fn is_counted(&self) {
+        let count = |is: &dyn Fn(&Waiter<W>) -> bool| self.iter().filter(|one| is(one)).count();
+        let attempts = count(&|one| one.policy == WaitPolicy::NoWait);
+        assert_eq!(self.no_wait, attempts, "attempts that do not wait");
+        let alone = count(&Waiter::waits_alone);
+        assert_eq!(self.alone, alone, "those who want it alone");
+        let left = self.waiters.len() - self.iter().count();
+        assert_eq!(self.left, left, "those who left");
+        assert!(
+            self.waiters
+                .front()
+                .is_none_or(|first| first.reply.is_some())
+        );
+    }
+
     /// Takes out the callers that do not wait.
     pub(super) fn take_no_wait(&mut self) -> Vec<Waiter<W>> {
         if self.no_wait == 0 {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::sim::{Caller, MS, Sim, ended, lock, two};
+use super::sim::{Caller, HEARTBEAT, MS, Sim, ended, lock, two};
 use super::*;
 use crate::failure::{Failure, Report};
 
@@ -735,6 +735,7 @@ fn who_waited_is_told_for_how_long() {
 fn what_lasts_is_observed() {
     let mut sim = two(1, 3);
     let own = sim.wait_in(0, 0, LockMode::Exclusive);
+    let shares = sim.wait_in(0, 2, LockMode::Shared);
     let theirs = sim.wait_in(1, 1, LockMode::Exclusive);
     sim.run(MS * 50);
     let waits = sim.wait_in(0, 1, LockMode::Exclusive);
@@ -750,9 +751,13 @@ fn what_lasts_is_observed() {
     };
     assert_eq!(observed(&mut sim), []);
     sim.run(MS * 200);
-    let expected = [(lock(0), false, true), (lock(1), true, false)];
+    let expected = [
+        (lock(0), false, true),
+        (lock(1), true, false),
+        (lock(2), false, false),
+    ];
     assert_eq!(observed(&mut sim), expected);
-    for (p, caller) in [(0, own), (0, waits), (1, theirs)] {
+    for (p, caller) in [(0, own), (0, shares), (0, waits), (1, theirs)] {
         sim.end_one(p, caller);
     }
     sim.leaves_nothing();
@@ -792,4 +797,70 @@ fn no_limit_of_locks_overflows() {
     assert!(sim.holds(0, second));
     sim.end_one(0, second);
     sim.leaves_nothing();
+}
+
+#[test]
+fn a_session_that_holds_looks_whether_it_is_alive() {
+    let mut sim = two(1, 2);
+    let held = sim.wait_in(0, 0, LockMode::Exclusive);
+    let some = HEARTBEAT * 5 / 2;
+    assert_eq!(sim.pings(some), 2);
+    assert!(sim.holds(0, held));
+    sim.end_one(0, held);
+    // One that was due when it let go is not made.
+    assert_eq!(sim.pings(some * 2), 0);
+    sim.leaves_nothing();
+}
+
+#[test]
+fn who_passed_a_lock_on_for_its_time_stands_back() {
+    // Who had it alone has taken nothing from others.
+    for (callers, held, stands_back) in [(2, MS * 40, false), (3, MS * 20, true)] {
+        let mut sim = two(1, 1);
+        let callers: Vec<_> = (0..callers)
+            .map(|_| sim.wait_in(0, 0, LockMode::Exclusive))
+            .collect();
+        sim.run(MS * 5);
+        let (last, others) = callers.split_last().expect("some");
+        for caller in others {
+            assert!(sim.holds(0, *caller));
+            sim.pass_time(held);
+            sim.end_one(0, *caller);
+        }
+        let phase = &sim.processes[0].table.slots[&lock(0)].phase;
+        assert_eq!(matches!(phase, Phase::Polling(_)), stands_back);
+        assert_eq!(matches!(phase, Phase::Trying), !stands_back);
+        sim.run(MS * 20);
+        assert!(sim.holds(0, *last));
+        sim.end_one(0, *last);
+        sim.leaves_nothing();
+    }
+}
+
+#[test]
+fn waits_that_could_not_begin_are_counted() {
+    let mut sim = two(2, 2);
+    for p in [1, 0] {
+        for key in 0..2 {
+            sim.wait_in(p, key, LockMode::Exclusive);
+        }
+        for _ in 0..4 {
+            sim.work(p, 0);
+        }
+    }
+    let mut unopened = 0;
+    while unopened < 2 {
+        sim.work(0, 0);
+        for session in 1..=2 {
+            sim.change(0, |table, now, effects| {
+                if let Next::Wait(_) = table.next(now, session, Batch::All, effects) {
+                    table.waited(now, session, WaitOutcome::Unopened, effects);
+                    assert_eq!(effects.unopened, 1);
+                    unopened += 1;
+                }
+            });
+        }
+        assert!(sim.now < Duration::from_secs(1), "{unopened} have begun");
+        sim.pass_time(MS);
+    }
 }

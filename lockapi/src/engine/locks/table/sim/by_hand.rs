@@ -40,4 +40,17 @@ impl Sim {
             Some(Caller::Holds { .. })
         )
     }
+
+    /// How often the main session of the first program looks whether it is alive, in so long.
+    pub(in super::super) fn pings(&mut self, time: Duration) -> usize {
+        let until = self.now + time;
+        let mut pings = 0;
+        while self.now < until {
+            self.work(0, 0);
+            let state = &self.processes[0].workers[0].state;
+            pings += usize::from(matches!(state, WorkerState::Ping));
+            self.pass_time(MS);
+        }
+        pings
+    }
 }

@@ -39,6 +39,7 @@ pub(super) enum Caller {
         lock: LockId,
         id: u64,
         mode: LockMode,
+        owner: Option<OwnerId>,
         lost: Lost,
         waited: Option<Duration>,
     },
@@ -122,6 +123,7 @@ impl Sim {
         let (changed, effects) =
             table.change(&|| now, |table, effects| change(table, &|| now, effects));
         table.lets_readers_in();
+        table.is_consistent();
         self.carry_out(p, effects);
         changed
     }
@@ -132,7 +134,6 @@ impl Sim {
         self.releases -= effects.releases.len();
         for (caller, answer) in effects.answers {
             let Some(Caller::Pending {
-                lock,
                 mode,
                 owner,
                 policy,
@@ -147,7 +148,7 @@ impl Sim {
                     if !self.faults {
                         self.longest = self.longest.max(self.now.saturating_sub(since));
                     }
-                    self.granted(p, caller, lock, mode, granted);
+                    self.granted(p, caller, mode, owner, granted);
                 }
                 Answer::Busy => {
                     let is_over = match policy {
@@ -183,10 +184,11 @@ impl Sim {
         &mut self,
         p: usize,
         caller: u64,
-        lock: LockId,
         mode: LockMode,
+        owner: Option<OwnerId>,
         granted: Granted<Lost>,
     ) {
+        let lock = granted.lock;
         for process in &self.processes {
             for other in process.callers.values() {
                 if let Caller::Holds {
@@ -212,6 +214,7 @@ impl Sim {
             lock,
             id: granted.id,
             mode,
+            owner,
             lost: granted.hold,
             waited: granted.waited,
         };
@@ -263,14 +266,63 @@ impl Sim {
             policy,
             since,
         };
+        let never_ends = self.would_wait_for_itself(p, &wanted);
         self.processes[p].callers.insert(caller, pending);
         let id = self.change(p, |table, now, effects| {
             table.acquire(now, wanted, caller, effects)
         });
         if let Some(Caller::Pending { number, .. }) = self.processes[p].callers.get_mut(&caller) {
             *number = id;
+            assert!(!never_ends, "who waits for itself is told so");
         }
         caller
+    }
+
+    /// Whether a request waits for holders of its process that wait for its own owner: whatever others do, none goes on.
+    fn would_wait_for_itself(&self, p: usize, wanted: &Acquisition) -> bool {
+        let Some(own) = wanted.owner.filter(|_| wanted.policy != WaitPolicy::NoWait) else {
+            return false;
+        };
+        let mut next = vec![(wanted.lock, wanted.mode)];
+        let mut seen = next.clone();
+        while let Some((wanted, mode)) = next.pop() {
+            for holder in self.processes[p].callers.values() {
+                let Caller::Holds {
+                    lock,
+                    mode: held,
+                    owner: Some(owner),
+                    lost,
+                    ..
+                } = holder
+                else {
+                    continue;
+                };
+                let share = mode == LockMode::Shared && *held == LockMode::Shared;
+                if *lock != wanted || lost.get() || share {
+                    continue;
+                }
+                if *owner == own {
+                    return true;
+                }
+                for waiter in self.processes[p].callers.values() {
+                    if let Caller::Pending {
+                        lock,
+                        mode,
+                        owner: Some(it),
+                        policy,
+                        ..
+                    } = waiter
+                        && it == owner
+                        && *policy != WaitPolicy::NoWait
+                        && !seen.contains(&(*lock, *mode))
+                    {
+                        seen.push((*lock, *mode));
+                        next.push((*lock, *mode));
+                    }
+                }
+            }
+        }
+        false
     }
 
     /// A caller leaves or releases.
