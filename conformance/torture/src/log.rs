@@ -106,6 +106,8 @@ pub(crate) enum Op {
         with: Option<i64>,
         /// In a transaction of the program.
         inside: bool,
+        /// A key that one job has at a time.
+        unique: Option<String>,
         /// How often it is delivered at most.
         attempts: u32,
     },
@@ -282,6 +284,8 @@ pub(crate) enum Answer {
     Ids(Vec<i64>),
     /// A number, of a version, a count, or what the library calls a job.
     Number(i64),
+    /// No job is new: the library calls so the one that has the key.
+    Existing(i64),
     /// The job was cancelled.
     Cancelled,
     /// The job is a dead letter.
@@ -327,7 +331,7 @@ impl Answer {
 
     /// Whether it is known to have happened.
     pub(crate) fn is_done(&self) -> bool {
-        !self.is_failed() && *self != Self::Nothing
+        !self.is_failed() && !matches!(self, Self::Nothing | Self::Existing(_))
     }
 
     /// Whether it is known not to have happened.
@@ -344,6 +348,7 @@ impl Answer {
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Nothing => "nothing",
+            Self::Existing(_) => "existing",
             Self::Failed { kind, .. } => kind,
             _ => "done",
         }

@@ -150,6 +150,10 @@ fn pushed(
         let what = format!("its push by {by} was refused, and it was delivered: {push:?}");
         violate("what did not happen has no effect", what);
     }
+    if matches!(push.answer, Some((_, Answer::Existing(_)))) && seen {
+        let what = format!("its key had a job when {by} pushed it: {push:?}");
+        violate("what did not happen has no effect", what);
+    }
     if history.tables.cancelled.contains(&number) && !job.exact.is_empty() {
         let what = format!("effects under {:?}", job.exact);
         violate("what is cancelled is not done", what);

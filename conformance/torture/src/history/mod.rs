@@ -27,6 +27,7 @@ mod schedules;
 mod sessions;
 #[cfg(test)]
 mod tests;
+mod unique;
 
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq)]
@@ -287,6 +288,7 @@ impl History {
         violations.extend(limited::check(self));
         violations.extend(order::check(self));
         violations.extend(results::check(self));
+        violations.extend(unique::check(self));
         violations.extend(schedules::check(self));
         violations.extend(delays::check(self));
         violations.extend(attempts::check(self));

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
 
 use lockapi::Queue;
-use lockapi::queue::{Claim, Delivery, Job, Pushed};
+use lockapi::queue::{Claim, Delivery, How as Pushing, Job, Pushed, Unique};
 
 use super::store::{Inside, StoreError};
-use super::{Context, QUEUES, Transacted, before, rest};
+use super::{Context, QUEUES, Transacted, before, pick, rest};
 use crate::args::Control;
 use crate::log::{Answer, Claimed, How, Op};
 
@@ -16,6 +16,9 @@ use crate::log::{Answer, Claimed, How, Op};
 const AHEAD: i64 = 25;
 /// So many that no job is buried.
 pub(super) const ATTEMPTS: u32 = 10_000;
+
+/// Keys of which each has one job at a time; few, so that pushes meet.
+const UNIQUE: [&str; 4] = ["u", "v", "w", "x"];
 
 /// Every second job has an effect that is written in the transaction that acknowledges it.
 pub(crate) fn is_exact(job: i64) -> bool {
@@ -41,9 +44,16 @@ pub(super) async fn pushing(context: Context, queue: &'static str, name: &'stati
         if fastrand::u8(..4) == 0 {
             job = job.delay(Duration::from_millis(fastrand::u64(1..2000)));
         }
-        if fastrand::u8(..4) == 0 {
-            push_two(&context, &*queue, (number, job)).await;
-            continue;
+        match fastrand::u8(..8) {
+            0 | 1 => {
+                push_two(&context, &*queue, (number, job)).await;
+                continue;
+            }
+            2 => {
+                push_unique(&context, &*queue, (number, job)).await;
+                continue;
+            }
+            _ => {}
         }
         if push_one(&context, &queue, (number, None, 0, ATTEMPTS), job).await == Push::Failed {
             rest(300).await;
@@ -90,6 +100,7 @@ pub(super) async fn push_one(
         delay,
         with: None,
         inside,
+        unique: None,
         attempts,
     };
     if inside {
@@ -133,6 +144,7 @@ async fn push_two(context: &Context, queue: &dyn lockapi::Queue, (one, job): (i6
         delay: 0,
         with: Some(with),
         inside: false,
+        unique: None,
         attempts: ATTEMPTS,
     };
     let pushing = async {
@@ -145,6 +157,33 @@ async fn push_two(context: &Context, queue: &dyn lockapi::Queue, (one, job): (i6
         rest(300).await;
     } else {
         context.ahead.fetch_add(2, Ordering::Relaxed);
+    }
+}
+
+/// Pushes a job with a key that one job has at a time.
+async fn push_unique(context: &Context, queue: &dyn Queue, (number, job): (i64, Job)) {
+    let key = pick(&UNIQUE).to_owned();
+    let job = job.unique(key.clone(), Unique::Skip);
+    let op = Op::Push {
+        job: number,
+        queue: queue.name().to_owned(),
+        group: None,
+        delay: 0,
+        with: None,
+        inside: false,
+        unique: Some(key),
+        attempts: ATTEMPTS,
+    };
+    let told = |pushed: &Pushed| match pushed.how {
+        Pushing::New => Answer::Number(pushed.id),
+        _ => Answer::Existing(pushed.id),
+    };
+    match context.call(op, queue.push(job), told).await.1 {
+        Ok(pushed) if pushed.how == Pushing::New => {
+            context.ahead.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(_) => {}
+        Err(_) => rest(300).await,
     }
 }
 

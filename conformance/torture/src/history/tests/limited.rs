@@ -18,6 +18,7 @@ pub(super) fn push(job: i64, queue: &str, group: Option<&str>, times: (Nanos, Na
         delay: 0,
         with: None,
         inside: false,
+        unique: None,
         attempts: 3,
     };
     call(0, op, times, Answer::Number(job + 1000))

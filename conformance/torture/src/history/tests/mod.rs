@@ -21,6 +21,7 @@ mod pauses;
 mod registers;
 mod results;
 mod schedules;
+mod unique;
 
 /// Calls of two programs.
 fn history(calls: impl IntoIterator<Item = Call>) -> History {
@@ -116,6 +117,7 @@ fn push(job: i64, answer: Answer) -> Call {
         delay: 0,
         with: None,
         inside: false,
+        unique: None,
         attempts: 3,
     };
     call(0, op, (1, 2), answer)
