@@ -16,7 +16,7 @@ use super::worker::{Gate, Runs, run};
 use crate::context::{Context, MINUTE};
 use crate::fixture::Jobs;
 use crate::harness::register;
-use crate::patience::{eventually, not_yet, soon};
+use crate::patience::{A_MOMENT, eventually, not_yet, soon};
 
 register! { "groups":
     Q22 one_job_of_a_group_is_delivered_at_a_time;
@@ -43,6 +43,7 @@ register! { "groups":
     Q24 groups_have_their_turn_where_a_limit_holds_jobs_back;
     Q24 groups_that_have_nothing_due_have_no_turns;
     Q24 admission_reads_so_much_and_goes_on_behind [Sql];
+    Q24 admission_by_another_program_holds_nobody_up [Sql];
     Q24 idle_worker_takes_the_place_it_has_left;
     Q24 idle_worker_takes_the_place_it_has_left_in_a_transaction [Transactions];
     Q25 limits_are_changed_while_jobs_run;
@@ -651,6 +652,31 @@ async fn idle_worker(cx: &Context) -> (Runs, Gate) {
     let (handler, gate) = Gate::new();
     let worker = Worker::new(queue).concurrency(4).poll(MINUTE * 60);
     (run(worker.handle("count", handler)), gate)
+}
+
+/// One program admits at a time; the others go on with what they have to do, and admit after it.
+async fn admission_by_another_program_holds_nobody_up(cx: Context) {
+    let queue = cx.queue().await;
+    queue.push(of("g", 0)).await.unwrap();
+    let namespace = cx.namespace().replace('\'', "''");
+    let turn = format!("lockapi.advisory_key('{namespace}', repeat('#', 256) || 'groups work')");
+    cx.sql(&format!("SELECT pg_advisory_lock({turn})")).await;
+    let others = async {
+        for number in 1..=20 {
+            queue.push(job(number)).await.unwrap();
+            next(&queue, number).await.ack().await.unwrap();
+        }
+    };
+    soon("jobs without a group are done", others).await;
+    none(&queue).await;
+    let claim = Claim::new(1).wait(MINUTE);
+    let (found, _) = tokio::join!(soon("it is admitted", queue.claim(&claim)), async {
+        tokio::time::sleep(A_MOMENT).await;
+        cx.sql(&format!("SELECT pg_advisory_unlock({turn})")).await
+    });
+    let mut found = found.unwrap();
+    assert_eq!(numbers(&found), [0]);
+    found.remove(0).ack().await.unwrap();
 }
 
 /// However many groups have a job that is not due.

@@ -1,5 +1,6 @@
 //! The server, and the network between it and the processes.
 
+mod admissions;
 mod cancels;
 mod row_locks;
 mod sessions;
@@ -154,6 +155,8 @@ struct State {
     block_next: Option<(ProgramId, Duration)>,
     /// When a connection fell silent last.
     hushed: Option<Time>,
+    /// By queue, until when somebody admits its jobs.
+    admitting: BTreeMap<(String, String), Time>,
     /// Faults that had an effect.
     struck: BTreeMap<&'static str, u64>,
 }

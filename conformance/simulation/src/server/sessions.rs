@@ -266,6 +266,16 @@ impl Server {
         if state.waits_for_row(session) {
             return;
         }
+        let running = state.sessions.get_mut(&session);
+        let Some(running) = running.and_then(|it| it.running.take_if(|it| !it.slow)) else {
+            return;
+        };
+        if let Some(turn) = &running.statement.turn
+            && let Some(rows) = state.admits_already(turn, now, &self.runtime)
+        {
+            drop(state);
+            return self.answer(session, running.answer, Ok(rows));
+        }
         let State {
             model,
             judges,
@@ -274,9 +284,6 @@ impl Server {
             ..
         } = &mut *state;
         let Some(it) = sessions.get_mut(&session) else {
-            return;
-        };
-        let Some(running) = it.running.take_if(|it| !it.slow) else {
             return;
         };
         let statement = &running.statement;

@@ -46,6 +46,7 @@ impl<C: Connection> Pair<'_, C> {
                     groups: i64::from(*groups),
                 };
                 let (real, model) = self.both(admit).await;
+                let [real, model] = [real, model].map(|it| it.expect("nobody else admits"));
                 let counts = (model.jobs, model.examined);
                 assert_eq!((real.jobs, real.examined), counts, "admitted");
                 match (real.next_due, model.next_due) {

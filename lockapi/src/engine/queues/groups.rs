@@ -3,15 +3,17 @@
 //! Whoever claims admits: a claim that finds fewer jobs than it wants, while others are parked, is followed
 //! by an admission and by another claim. So it does not matter who ended a job, or who pushed one, and how: a
 //! place that was left is found by the next that has nothing better to do. A process that is idle claims nothing
-//! until its next poll, so it also admits when it has left a place itself.
+//! until its next poll, so it also admits when it has left a place itself. Where many are admitted at once, the next ones are
+//! before the last of them are claimed, on a connection of its own: what else there is to do for jobs goes on meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Queues;
 use super::handle::Handle;
+use super::limiting;
 use super::topic::Topic;
-use crate::engine::batcher::{ALONE, Queued};
+use crate::engine::batcher::{ALONE, Batcher, Queued};
 use crate::engine::timer::Timer;
 use crate::error::Result;
 use crate::lease::micros;
@@ -19,6 +21,8 @@ use crate::queue::{Admit, Admitted, SetGroupLimit, SetGroups};
 
 /// How many groups a statement looks at, which takes a few milliseconds.
 const GROUPS: i64 = 256;
+/// Where a statement admits so many jobs, the next one is sent when half of them are left.
+const MANY: usize = 128;
 /// How many such statements follow each other where no group has room.
 const LOOKS: usize = 16;
 /// Where there is always enough to claim, jobs are admitted as often nevertheless.
@@ -63,13 +67,21 @@ impl Handle {
         }
     }
 
-    /// Admits jobs; whether there are any now.
+    /// Admits jobs; whether there may be any now.
     pub(super) async fn admit(&self) -> Result<bool> {
+        let timer = &self.core.queues.timer;
         for _ in 0..LOOKS {
             let begun = self.topic.admission_begins();
-            let admitted = self.call(self.admission()).await?;
-            self.topic
-                .admitted(&self.core.queues.timer, begun, &admitted);
+            let admitting = self.core.queues.admitting(&self.topic);
+            let answer = admitting.call(self.admission()).await;
+            let answer = answer.map_err(|error| error.on(&self.name.queue))?;
+            let Some(admitted) = answer else {
+                // What another process admits may be claimed here, and what it has not seen is admitted by the next one.
+                timer.sleep(self.topic.admission_was_busy()).await;
+                self.topic.bump();
+                return Ok(true);
+            };
+            self.topic.admitted(timer, begun, &admitted);
             if admitted.jobs > 0 {
                 // There may be more than this process has room for.
                 self.notifier().notify();
@@ -101,6 +113,13 @@ impl Handle {
         let admitted = self.admit().await;
         running.answered = true;
         Some(admitted)
+    }
+
+    /// So many jobs of groups were claimed: before none are left, others are admitted.
+    pub(super) fn claimed_of_groups(&self, jobs: usize) {
+        if jobs > 0 && self.topic.is_running_low(jobs) {
+            self.admit_later();
+        }
     }
 
     /// Admits jobs in the background, unless that is under way.
@@ -146,21 +165,46 @@ impl Drop for RunningAdmission<'_> {
 }
 
 impl Queues {
+    /// Where an admission takes its time, nothing else waits behind it.
+    fn admitting(&self, topic: &Topic) -> &Arc<Batcher> {
+        let admission = topic.admission();
+        let takes_long = admission.examined >= GROUPS || admission.last >= MANY;
+        if takes_long {
+            &self.admissions
+        } else {
+            &self.batcher
+        }
+    }
+
     /// Admits jobs in the background, and once more if a place was left meanwhile.
     fn admit(self: &Arc<Self>, topic: &Arc<Topic>, admission: Admit) {
         let (queues, topic) = (Arc::clone(self), Arc::clone(topic));
         let begun = topic.admission_begins();
-        self.batcher.submit(admission.clone(), move |answer| {
+        let admitting = Arc::clone(self.admitting(&topic));
+        admitting.submit(admission.clone(), move |answer| {
             // The next claim that finds nothing meets the error as well.
-            if let Ok(admitted) = &answer {
-                topic.admitted(&queues.timer, begun, admitted);
+            match &answer {
+                Ok(None) => return queues.admit_again(topic, admission),
+                Ok(Some(admitted)) => topic.admitted(&queues.timer, begun, admitted),
+                Err(_) => {}
             }
             if topic.end_admission() && answer.is_ok() && topic.begin_admission() {
                 queues.admit(&topic, admission);
             }
             // Last, because it runs wakers.
-            if answer.is_ok_and(|admitted| admitted.jobs > 0) {
+            if matches!(answer, Ok(Some(admitted)) if admitted.jobs > 0) {
                 topic.bump();
+            }
+        });
+    }
+
+    /// Another process admits, and may not have seen the place that was left here.
+    fn admit_again(self: &Arc<Self>, topic: Arc<Topic>, admission: Admit) {
+        let at = self.timer.now() + topic.admission_was_busy();
+        let queues = Arc::downgrade(self);
+        self.timer.run_at(at, move || {
+            if let Some(queues) = queues.upgrade() {
+                queues.admit(&topic, admission);
             }
         });
     }
@@ -183,6 +227,14 @@ pub(super) struct Admission {
     begun: u64,
     /// The latest of these that has found nothing in any group.
     found_nothing: u64,
+    /// How many jobs the last one has admitted.
+    last: usize,
+    /// At how many groups it has looked.
+    examined: i64,
+    /// How many were admitted here that nobody has claimed yet, as far as this process knows.
+    ahead: usize,
+    /// How many in a row met another process that was admitting.
+    busy: u32,
 }
 
 impl Topic {
@@ -210,6 +262,13 @@ impl Topic {
     /// Whether one that began after so many has found nothing.
     fn has_found_nothing_since(&self, begun: u64) -> bool {
         self.admission().found_nothing > begun
+    }
+
+    /// One met another process that was admitting; how long to wait now.
+    fn admission_was_busy(&self) -> Duration {
+        let mut admission = self.admission();
+        admission.busy = admission.busy.saturating_add(1);
+        limiting::pause(admission.busy)
     }
 
     fn begin_admission(&self) -> bool {
@@ -240,9 +299,17 @@ impl Topic {
         admission.at.is_none_or(|at| now >= at + often)
     }
 
+    /// Whether few are left of those that were admitted, now that so many were claimed.
+    fn is_running_low(&self, claimed: usize) -> bool {
+        let mut admission = self.admission();
+        admission.ahead = admission.ahead.saturating_sub(claimed);
+        admission.last >= MANY && admission.ahead <= admission.last / 2
+    }
+
     /// A claim that found fewer jobs than it wanted has seen whether some are parked.
     pub(super) fn saw_parked(&self, now: Duration, parked: bool) {
         let mut admission = self.admission();
+        admission.ahead = 0;
         admission.grouped = parked;
         if !parked {
             admission.at = Some(now);
@@ -254,6 +321,10 @@ impl Topic {
         {
             let mut admission = self.admission();
             admission.at = Some(now);
+            admission.busy = 0;
+            admission.last = usize::try_from(admitted.jobs).unwrap_or_default();
+            admission.ahead += admission.last;
+            admission.examined = admitted.examined;
             admission.grouped = admitted.examined > 0 || admitted.next_due.is_some();
             admission.count += u64::from(admitted.jobs > 0);
             if admitted.jobs == 0 && admitted.examined < GROUPS {
@@ -270,7 +341,47 @@ impl Topic {
 mod tests {
     use std::sync::Arc;
 
-    use super::Topic;
+    use super::*;
+    use crate::engine::clock::Clock;
+
+    #[test]
+    fn others_are_admitted_before_none_are_left() {
+        let timer = Timer::start(&Clock::real()).unwrap();
+        let topic = Arc::new(Topic::default());
+        let admitted = |jobs, examined| {
+            let next_due = None;
+            let answer = Admitted {
+                jobs,
+                examined,
+                next_due,
+            };
+            topic.admitted(&timer, topic.admission_begins(), &answer);
+        };
+        admitted(10, GROUPS);
+        assert!(!topic.is_running_low(10), "they are few");
+        admitted(200, GROUPS);
+        assert!(!topic.is_running_low(99));
+        assert!(topic.is_running_low(1));
+        admitted(200, GROUPS);
+        assert!(!topic.is_running_low(16), "others were admitted meanwhile");
+        topic.saw_parked(timer.now(), true);
+        assert!(topic.is_running_low(1), "others have claimed them");
+    }
+
+    #[test]
+    fn who_meets_another_that_admits_waits_longer_each_time() {
+        let timer = Timer::start(&Clock::real()).unwrap();
+        let topic = Arc::new(Topic::default());
+        let pauses: Vec<_> = (0..6).map(|_| topic.admission_was_busy()).collect();
+        assert!(pauses[0] < Duration::from_millis(8) && pauses[5] > Duration::from_millis(30));
+        let none = Admitted {
+            jobs: 0,
+            examined: 0,
+            next_due: None,
+        };
+        topic.admitted(&timer, topic.admission_begins(), &none);
+        assert!(topic.admission_was_busy() < Duration::from_millis(8));
+    }
 
     #[test]
     fn a_place_left_during_an_admission_repeats_it() {

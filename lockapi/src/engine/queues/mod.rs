@@ -167,6 +167,8 @@ pub(super) struct Queues {
     batcher: Arc<Batcher>,
     /// A heartbeat waits behind nothing but heartbeats and renewals.
     renewals: Arc<Batcher>,
+    /// Jobs of groups are admitted while others are claimed.
+    admissions: Arc<Batcher>,
     timer: Timer,
     heartbeats: Arc<Heartbeats>,
     reports: Arc<Reports>,
@@ -181,6 +183,7 @@ impl Queues {
     pub(super) fn new(
         batcher: Arc<Batcher>,
         renewals: Arc<Batcher>,
+        admissions: Arc<Batcher>,
         sweeps: &Arc<Batcher>,
         timer: Timer,
         history: Option<Arc<str>>,
@@ -197,6 +200,7 @@ impl Queues {
             heartbeats,
             batcher,
             renewals,
+            admissions,
             timer,
             topics: Mutex::default(),
             retentions: Retentions::default(),
@@ -209,6 +213,11 @@ impl Queues {
         if let Some(history) = &self.history {
             history.flush();
         }
+    }
+
+    /// Lets its own task end once it has done what is queued.
+    pub(super) fn close(&self) {
+        self.admissions.close();
     }
 
     /// The one topic of this number.

@@ -58,7 +58,8 @@ pub struct SetGroupLimit {
 }
 
 impl Operation for Admit {
-    type Output = Admitted;
+    /// Nothing while another session admits jobs of the queue.
+    type Output = Option<Admitted>;
 
     const STATEMENT: Statement = Statement {
         name: "queue.admit",
@@ -76,13 +77,16 @@ impl Operation for Admit {
         params
     }
 
-    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Admitted>, Failure> {
+    fn decode(_: &[Self], rows: Rows) -> Result<Vec<Option<Admitted>>, Failure> {
         let read = |mut row: Row| {
-            Ok(Admitted {
-                jobs: row.int(0)?,
+            let Some(jobs) = row.maybe_int(0)? else {
+                return Ok(None);
+            };
+            Ok(Some(Admitted {
+                jobs,
                 examined: row.int(1)?,
                 next_due: row.maybe_int(2)?,
-            })
+            }))
         };
         rows.into_iter().map(read).collect()
     }
