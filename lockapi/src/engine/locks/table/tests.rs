@@ -864,3 +864,51 @@ fn waits_that_could_not_begin_are_counted() {
         sim.pass_time(MS);
     }
 }
+
+#[test]
+fn a_session_that_is_there_waits_before_another_is_opened() {
+    let mut sim = two(3, 1);
+    let theirs = sim.wait_in(1, 0, LockMode::Exclusive);
+    sim.run(MS * 20);
+    sim.processes[0].table.sessions[3].running = true;
+    sim.processes[0].workers[3].alive = true;
+    let ours = sim.wait_in(0, 0, LockMode::Exclusive);
+    let waits = |sim: &Sim| {
+        let mut sessions = sim.processes[0].table.sessions.iter();
+        sessions.position(|one| one.wait.is_some())
+    };
+    while waits(&sim).is_none() {
+        sim.work(0, 0);
+    }
+    assert_eq!(waits(&sim), Some(3));
+    sim.end_one(1, theirs);
+    sim.run(Duration::from_secs(2));
+    assert!(sim.holds(0, ours));
+    sim.end_one(0, ours);
+    sim.leaves_nothing();
+}
+
+#[test]
+fn an_attempt_to_have_it_alone_is_refused_while_the_server_is_asked() {
+    let mut sim = two(1, 1);
+    let first = sim.wait_in(0, 0, LockMode::Shared);
+    sim.run(MS * 50);
+    let second = sim.wait_in(0, 0, LockMode::Shared);
+    assert!(sim.holds(0, first) && !sim.holds(0, second), "it is asked");
+    let tries = sim.ask_for(
+        0,
+        Acquisition {
+            lock: lock(0),
+            mode: LockMode::Exclusive,
+            owner: None,
+            policy: WaitPolicy::NoWait,
+        },
+    );
+    assert!(!sim.processes[0].callers.contains_key(&tries));
+    sim.run(MS * 20);
+    assert!(sim.holds(0, second));
+    for caller in [first, second] {
+        sim.end_one(0, caller);
+    }
+    sim.leaves_nothing();
+}
