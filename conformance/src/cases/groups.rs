@@ -662,7 +662,7 @@ async fn admission_by_another_program_holds_nobody_up(cx: Context) {
     let turn = format!("lockapi.advisory_key('{namespace}', repeat('#', 256) || 'groups work')");
     cx.sql(&format!("SELECT pg_advisory_lock({turn})")).await;
     let others = async {
-        for number in 1..=20 {
+        for number in 1..=300 {
             queue.push(job(number)).await.unwrap();
             next(&queue, number).await.ack().await.unwrap();
         }

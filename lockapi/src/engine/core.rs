@@ -13,7 +13,7 @@ use super::limits::Limits;
 use super::locks::{Limits as LockLimits, Locks, worker};
 use super::notifier::Notifier;
 use super::queues::Queues;
-use super::sweeps::{self, Sweeps};
+use super::sweeps::Sweeps;
 use crate::driver::Mode;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
@@ -62,7 +62,6 @@ impl Core {
         let queues = Queues::new(
             Arc::clone(&jobs),
             Arc::clone(&renewals),
-            Batcher::occasional(Arc::clone(&connections), sweeps::IDLE),
             sweeps.batcher(),
             timer,
             options.history.then(|| Arc::clone(&namespace)),
@@ -148,7 +147,6 @@ impl Core {
         self.batcher.close();
         self.renewals.close();
         self.jobs.close();
-        self.queues.close();
         self.sweeps.close();
         self.limits.close();
     }

@@ -17,7 +17,7 @@ use crate::sync::{Mutex, MutexGuard};
 /// How many rows a part has.
 pub(super) const PART: i64 = 1000;
 /// A connection that sweeps nothing for so long is closed.
-pub(super) const IDLE: Duration = Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(5);
 /// A part that failed is tried again after this time, so often.
 const AGAIN: Duration = Duration::from_secs(60);
 const TRIES: u32 = 5;

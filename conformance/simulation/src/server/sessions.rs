@@ -273,8 +273,13 @@ impl Server {
         if let Some(turn) = &running.statement.turn
             && let Some(rows) = state.admits_already(turn, now, &self.runtime)
         {
+            let abandoned = state.sessions.get(&session).is_some_and(|it| it.abandoned);
             drop(state);
-            return self.answer(session, running.answer, Ok(rows));
+            self.answer(session, running.answer, Ok(rows));
+            if abandoned {
+                self.end(session, None);
+            }
+            return;
         }
         let State {
             model,

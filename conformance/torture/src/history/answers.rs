@@ -53,7 +53,8 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
             let what = format!("{:?} of {name} at {at}: {kind}: {message}", call.op);
             violations.push(Violation::new("nothing fails without a cause", what));
         }
-        if *at > history.calm.0 && answer.is_done() {
+        let is_served = answer.is_done() || matches!(answer, Answer::Existing(_));
+        if *at > history.calm.0 && is_served {
             served
                 .entry(call.program)
                 .or_default()

@@ -17,7 +17,7 @@ const AHEAD: i64 = 25;
 /// So many that no job is buried.
 pub(super) const ATTEMPTS: u32 = 10_000;
 
-/// Keys of which each has one job at a time; few, so that pushes meet.
+/// Keys of which each has one job of a queue at a time; few, so that pushes meet.
 const UNIQUE: [&str; 4] = ["u", "v", "w", "x"];
 
 /// Every second job has an effect that is written in the transaction that acknowledges it.
@@ -176,7 +176,8 @@ async fn push_unique(context: &Context, queue: &dyn Queue, (number, job): (i64, 
     };
     let told = |pushed: &Pushed| match pushed.how {
         Pushing::New => Answer::Number(pushed.id),
-        _ => Answer::Existing(pushed.id),
+        Pushing::Existing => Answer::Existing(pushed.id),
+        other => panic!("a push that changes nothing is told {other:?}"),
     };
     match context.call(op, queue.push(job), told).await.1 {
         Ok(pushed) if pushed.how == Pushing::New => {

@@ -157,8 +157,6 @@ impl Handle {
             unclaimed,
             remaining,
         } = taken;
-        let claimed = unclaimed.jobs.iter();
-        self.claimed_of_groups(claimed.filter(|(job, _)| job.group.is_some()).count());
         let more = match remaining {
             Remaining::More => {
                 self.admit_now_and_then();

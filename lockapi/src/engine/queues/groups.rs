@@ -3,8 +3,7 @@
 //! Whoever claims admits: a claim that finds fewer jobs than it wants, while others are parked, is followed
 //! by an admission and by another claim. So it does not matter who ended a job, or who pushed one, and how: a
 //! place that was left is found by the next that has nothing better to do. A process that is idle claims nothing
-//! until its next poll, so it also admits when it has left a place itself. Where many are admitted at once, the next ones are
-//! before the last of them are claimed, on a connection of its own: what else there is to do for jobs goes on meanwhile.
+//! until its next poll, so it also admits when it has left a place itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,20 +12,22 @@ use super::Queues;
 use super::handle::Handle;
 use super::limiting;
 use super::topic::Topic;
-use crate::engine::batcher::{ALONE, Batcher, Queued};
+use crate::engine::batcher::{ALONE, Queued};
 use crate::engine::timer::Timer;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, LOCKED, Result};
 use crate::lease::micros;
 use crate::queue::{Admit, Admitted, SetGroupLimit, SetGroups};
 
 /// How many groups a statement looks at, which takes a few milliseconds.
 const GROUPS: i64 = 256;
-/// Where a statement admits so many jobs, the next one is sent when half of them are left.
-const MANY: usize = 128;
 /// How many such statements follow each other where no group has room.
 const LOOKS: usize = 16;
 /// Where there is always enough to claim, jobs are admitted as often nevertheless.
 const OFTEN: Duration = Duration::from_millis(250);
+/// Others that were met so far apart have nothing to do with each other.
+const APART: Duration = Duration::from_secs(5);
+/// The pause of a claim that does not wait, by how many had to pause before.
+const PAUSE: u32 = 2;
 /// How often somebody looks whether there are any, who has seen none.
 const SELDOM: Duration = Duration::from_secs(1);
 /// Nobody looks more often than this because of a permit that comes.
@@ -67,19 +68,29 @@ impl Handle {
         }
     }
 
-    /// Admits jobs; whether there may be any now.
+    /// Admits jobs for one that does not wait; whether there may be any now.
     pub(super) async fn admit(&self) -> Result<bool> {
-        let timer = &self.core.queues.timer;
-        for _ in 0..LOOKS {
+        let looked = self.look().await?;
+        if looked == Look::Busy {
+            // What others admit may be claimed here.
+            self.core.queues.timer.sleep(limiting::pause(PAUSE)).await;
+        }
+        Ok(looked != Look::None)
+    }
+
+    /// Admits jobs, unless others do.
+    async fn look(&self) -> Result<Look> {
+        for nth in 0..LOOKS {
             let begun = self.topic.admission_begins();
-            let admitting = self.core.queues.admitting(&self.topic);
-            let answer = admitting.call(self.admission()).await;
-            let answer = answer.map_err(|error| error.on(&self.name.queue))?;
-            let Some(admitted) = answer else {
-                // What another process admits may be claimed here, and what it has not seen is admitted by the next one.
-                timer.sleep(self.topic.admission_was_busy()).await;
-                self.topic.bump();
-                return Ok(true);
+            let timer = &self.core.queues.timer;
+            let Some(admitted) = self.call(self.admission()).await? else {
+                if self.topic.met_another(timer.now()) >= self.core.connections.timeout {
+                    let message = format!("admitting jobs is {LOCKED}");
+                    let error = Error::new(ErrorKind::TimedOut, "admit", message);
+                    return Err(error.on(&self.name.queue));
+                }
+                // Whoever admits goes on behind the groups that were looked at here.
+                return Ok(if nth == 0 { Look::Busy } else { Look::None });
             };
             self.topic.admitted(timer, begun, &admitted);
             if admitted.jobs > 0 {
@@ -87,13 +98,13 @@ impl Handle {
                 self.notifier().notify();
                 // Others of it may have been told that there are none.
                 self.topic.bump();
-                return Ok(true);
+                return Ok(Look::Some);
             }
             if admitted.examined < GROUPS {
                 break;
             }
         }
-        Ok(false)
+        Ok(Look::None)
     }
 
     /// Admits jobs for one of those who wait, whose claim was sent after so many admissions. `None` if one is under way, which
@@ -108,18 +119,19 @@ impl Handle {
         }
         let mut running = RunningAdmission {
             handle: self,
+            ends: true,
             answered: false,
         };
-        let admitted = self.admit().await;
+        let looked = self.look().await;
         running.answered = true;
-        Some(admitted)
-    }
-
-    /// So many jobs of groups were claimed: before none are left, others are admitted.
-    pub(super) fn claimed_of_groups(&self, jobs: usize) {
-        if jobs > 0 && self.topic.is_running_low(jobs) {
-            self.admit_later();
-        }
+        Some(looked.map(|looked| {
+            if looked == Look::Busy {
+                // It goes on in the background, and who waits is told.
+                running.ends = false;
+                self.core.queues.admit_again(&self.topic, self.admission());
+            }
+            looked == Look::Some
+        }))
     }
 
     /// Admits jobs in the background, unless that is under way.
@@ -146,15 +158,26 @@ impl Handle {
     }
 }
 
+/// What became of an admission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    Some,
+    None,
+    /// Another session admits jobs of the queue.
+    Busy,
+}
+
 /// An admission that a caller waits for, who may leave.
 struct RunningAdmission<'h> {
     handle: &'h Handle,
+    /// Whether it does not go on in the background.
+    ends: bool,
     answered: bool,
 }
 
 impl Drop for RunningAdmission<'_> {
     fn drop(&mut self) {
-        if self.handle.topic.end_admission() {
+        if self.ends && self.handle.topic.end_admission() {
             self.handle.admit_later();
         }
         // The server may admit jobs of which nobody is told then. Who waits asks behind it.
@@ -165,45 +188,42 @@ impl Drop for RunningAdmission<'_> {
 }
 
 impl Queues {
-    /// Where an admission takes its time, nothing else waits behind it.
-    fn admitting(&self, topic: &Topic) -> &Arc<Batcher> {
-        let admission = topic.admission();
-        let takes_long = admission.examined >= GROUPS || admission.last >= MANY;
-        if takes_long {
-            &self.admissions
-        } else {
-            &self.batcher
-        }
-    }
-
     /// Admits jobs in the background, and once more if a place was left meanwhile.
     fn admit(self: &Arc<Self>, topic: &Arc<Topic>, admission: Admit) {
         let (queues, topic) = (Arc::clone(self), Arc::clone(topic));
         let begun = topic.admission_begins();
-        let admitting = Arc::clone(self.admitting(&topic));
-        admitting.submit(admission.clone(), move |answer| {
-            // The next claim that finds nothing meets the error as well.
-            match &answer {
-                Ok(None) => return queues.admit_again(topic, admission),
-                Ok(Some(admitted)) => topic.admitted(&queues.timer, begun, admitted),
-                Err(_) => {}
+        self.batcher.submit(admission.clone(), move |answer| {
+            if let Ok(None) = &answer {
+                if topic.met_another(queues.timer.now()) < queues.batcher.timeout() {
+                    return queues.admit_again(&topic, admission);
+                }
+                // Those who claim are told so.
+                topic.end_admission();
+                return topic.bump();
             }
-            if topic.end_admission() && answer.is_ok() && topic.begin_admission() {
+            // What others have admitted meanwhile may be claimed here.
+            let was_busy = topic.was_busy();
+            // The next claim that finds nothing meets the error as well.
+            let admitted = answer.ok().flatten();
+            if let Some(admitted) = &admitted {
+                topic.admitted(&queues.timer, begun, admitted);
+            }
+            if topic.end_admission() && admitted.is_some() && topic.begin_admission() {
                 queues.admit(&topic, admission);
             }
             // Last, because it runs wakers.
-            if matches!(answer, Ok(Some(admitted)) if admitted.jobs > 0) {
+            if was_busy || admitted.is_some_and(|admitted| admitted.jobs > 0) {
                 topic.bump();
             }
         });
     }
 
-    /// Another process admits, and may not have seen the place that was left here.
-    fn admit_again(self: &Arc<Self>, topic: Arc<Topic>, admission: Admit) {
-        let at = self.timer.now() + topic.admission_was_busy();
-        let queues = Arc::downgrade(self);
+    /// Another session admits, and may not have seen the place that was left here: tries again in a while.
+    fn admit_again(self: &Arc<Self>, topic: &Arc<Topic>, admission: Admit) {
+        let at = self.timer.now() + topic.pause_of_admission();
+        let (queues, topic) = (Arc::downgrade(self), Arc::downgrade(topic));
         self.timer.run_at(at, move || {
-            if let Some(queues) = queues.upgrade() {
+            if let (Some(queues), Some(topic)) = (queues.upgrade(), topic.upgrade()) {
                 queues.admit(&topic, admission);
             }
         });
@@ -227,14 +247,18 @@ pub(super) struct Admission {
     begun: u64,
     /// The latest of these that has found nothing in any group.
     found_nothing: u64,
-    /// How many jobs the last one has admitted.
-    last: usize,
-    /// At how many groups it has looked.
-    examined: i64,
-    /// How many were admitted here that nobody has claimed yet, as far as this process knows.
-    ahead: usize,
-    /// How many in a row met another process that was admitting.
-    busy: u32,
+    /// The last ones met another session that admits.
+    busy: Option<Busy>,
+    /// What the last one has told that has not.
+    last: Option<Admitted>,
+}
+
+/// Admissions that met another session that admits, one after the other.
+#[derive(Clone, Copy)]
+struct Busy {
+    since: Duration,
+    last: Duration,
+    times: u32,
 }
 
 impl Topic {
@@ -264,11 +288,33 @@ impl Topic {
         self.admission().found_nothing > begun
     }
 
-    /// One met another process that was admitting; how long to wait now.
-    fn admission_was_busy(&self) -> Duration {
+    /// One met another session that admits; for how long all have.
+    fn met_another(&self, now: Duration) -> Duration {
         let mut admission = self.admission();
-        admission.busy = admission.busy.saturating_add(1);
-        limiting::pause(admission.busy)
+        let before = admission.busy.filter(|it| now < it.last + APART);
+        let since = before.map_or(now, |it| it.since);
+        admission.busy = Some(Busy {
+            since,
+            last: now,
+            times: before.map_or(0, |it| it.times).saturating_add(1),
+        });
+        now.saturating_sub(since)
+    }
+
+    fn was_busy(&self) -> bool {
+        self.admission().busy.is_some()
+    }
+
+    /// How long to wait for another session that admits. Where no group has room there is no hurry.
+    fn pause_of_admission(&self) -> Duration {
+        let admission = self.admission();
+        let times = admission.busy.map_or(0, |busy| busy.times);
+        let is_vain = |last: Admitted| last.jobs == 0 && last.examined >= GROUPS;
+        if admission.last.is_some_and(is_vain) {
+            OFTEN.mul_f64(0.75 + fastrand::f64() / 2.0)
+        } else {
+            limiting::pause(times)
+        }
     }
 
     fn begin_admission(&self) -> bool {
@@ -299,17 +345,9 @@ impl Topic {
         admission.at.is_none_or(|at| now >= at + often)
     }
 
-    /// Whether few are left of those that were admitted, now that so many were claimed.
-    fn is_running_low(&self, claimed: usize) -> bool {
-        let mut admission = self.admission();
-        admission.ahead = admission.ahead.saturating_sub(claimed);
-        admission.last >= MANY && admission.ahead <= admission.last / 2
-    }
-
     /// A claim that found fewer jobs than it wanted has seen whether some are parked.
     pub(super) fn saw_parked(&self, now: Duration, parked: bool) {
         let mut admission = self.admission();
-        admission.ahead = 0;
         admission.grouped = parked;
         if !parked {
             admission.at = Some(now);
@@ -321,10 +359,8 @@ impl Topic {
         {
             let mut admission = self.admission();
             admission.at = Some(now);
-            admission.busy = 0;
-            admission.last = usize::try_from(admitted.jobs).unwrap_or_default();
-            admission.ahead += admission.last;
-            admission.examined = admitted.examined;
+            admission.busy = None;
+            admission.last = Some(*admitted);
             admission.grouped = admitted.examined > 0 || admitted.next_due.is_some();
             admission.count += u64::from(admitted.jobs > 0);
             if admitted.jobs == 0 && admitted.examined < GROUPS {
@@ -339,48 +375,34 @@ impl Topic {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::engine::clock::Clock;
-
-    #[test]
-    fn others_are_admitted_before_none_are_left() {
-        let timer = Timer::start(&Clock::real()).unwrap();
-        let topic = Arc::new(Topic::default());
-        let admitted = |jobs, examined| {
-            let next_due = None;
-            let answer = Admitted {
-                jobs,
-                examined,
-                next_due,
-            };
-            topic.admitted(&timer, topic.admission_begins(), &answer);
-        };
-        admitted(10, GROUPS);
-        assert!(!topic.is_running_low(10), "they are few");
-        admitted(200, GROUPS);
-        assert!(!topic.is_running_low(99));
-        assert!(topic.is_running_low(1));
-        admitted(200, GROUPS);
-        assert!(!topic.is_running_low(16), "others were admitted meanwhile");
-        topic.saw_parked(timer.now(), true);
-        assert!(topic.is_running_low(1), "others have claimed them");
-    }
 
     #[test]
     fn who_meets_another_that_admits_waits_longer_each_time() {
         let timer = Timer::start(&Clock::real()).unwrap();
         let topic = Arc::new(Topic::default());
-        let pauses: Vec<_> = (0..6).map(|_| topic.admission_was_busy()).collect();
-        assert!(pauses[0] < Duration::from_millis(8) && pauses[5] > Duration::from_millis(30));
-        let none = Admitted {
-            jobs: 0,
-            examined: 0,
-            next_due: None,
+        let ms = Duration::from_millis;
+        for nth in 0..6 {
+            assert_eq!(topic.met_another(ms(nth * 10)), ms(nth * 10));
+        }
+        assert_eq!(topic.met_another(ms(4000)), ms(4000));
+        let pause = topic.pause_of_admission();
+        assert!(pause > ms(30) && pause < ms(65), "{pause:?}");
+        let admitted = |examined| {
+            let none = Admitted {
+                jobs: 0,
+                examined,
+                next_due: None,
+            };
+            topic.admitted(&timer, topic.admission_begins(), &none);
+            assert!(!topic.was_busy());
+            assert_eq!(topic.met_another(ms(100)), ms(0));
+            topic.pause_of_admission()
         };
-        topic.admitted(&timer, topic.admission_begins(), &none);
-        assert!(topic.admission_was_busy() < Duration::from_millis(8));
+        assert_eq!(topic.met_another(ms(10_000)), ms(0), "long after it");
+        assert!(admitted(1) < ms(5));
+        assert!(admitted(GROUPS) > ms(180), "nothing has room: no hurry");
     }
 
     #[test]

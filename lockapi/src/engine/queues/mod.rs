@@ -167,8 +167,6 @@ pub(super) struct Queues {
     batcher: Arc<Batcher>,
     /// A heartbeat waits behind nothing but heartbeats and renewals.
     renewals: Arc<Batcher>,
-    /// Jobs of groups are admitted while others are claimed.
-    admissions: Arc<Batcher>,
     timer: Timer,
     heartbeats: Arc<Heartbeats>,
     reports: Arc<Reports>,
@@ -183,7 +181,6 @@ impl Queues {
     pub(super) fn new(
         batcher: Arc<Batcher>,
         renewals: Arc<Batcher>,
-        admissions: Arc<Batcher>,
         sweeps: &Arc<Batcher>,
         timer: Timer,
         history: Option<Arc<str>>,
@@ -200,7 +197,6 @@ impl Queues {
             heartbeats,
             batcher,
             renewals,
-            admissions,
             timer,
             topics: Mutex::default(),
             retentions: Retentions::default(),
@@ -213,11 +209,6 @@ impl Queues {
         if let Some(history) = &self.history {
             history.flush();
         }
-    }
-
-    /// Lets its own task end once it has done what is queued.
-    pub(super) fn close(&self) {
-        self.admissions.close();
     }
 
     /// The one topic of this number.

@@ -1,13 +1,11 @@
 use super::*;
 
-/// A push of a job with a key that one has at a time.
+/// A push of a job with a key that one has at a time; of another queue if it has the name of that before it.
 fn keyed(job: i64, key: &str, times: (Nanos, Nanos), answer: Answer) -> Call {
-    let Op::Push { queue, .. } = push(job, Answer::Done).op else {
-        unreachable!("it is a push");
-    };
+    let (queue, key) = key.split_once('/').unwrap_or(("jobs", key));
     let op = Op::Push {
         job,
-        queue,
+        queue: queue.to_owned(),
         group: None,
         delay: 0,
         with: None,
@@ -22,11 +20,12 @@ fn keyed(job: i64, key: &str, times: (Nanos, Nanos), answer: Answer) -> Call {
 fn done(job: i64, key: &str, times: (Nanos, Nanos), (from, to): (Nanos, Nanos)) -> [Call; 3] {
     [
         keyed(job, key, times, Answer::Number(job + 100)),
-        claim(job, job, (times.0, times.1)),
+        claim(job, job, (from - 1, from)),
         ack(job, job, (from, to), How::AckIn),
     ]
 }
 
+/// What is broken, with the effects of two jobs.
 fn of(calls: impl IntoIterator<Item = Call>) -> Vec<&'static str> {
     let mut history = history(calls);
     history.tables.effects = vec![(2, 2, true), (4, 4, true)];
@@ -43,15 +42,38 @@ fn a_key_has_one_job_at_a_time() {
     assert_eq!(of(second("u", (3, 6))), none);
     assert_eq!(of(second("u", (3, 4))), two);
     assert_eq!(of(second("v", (3, 4))), none);
+    assert_eq!(of(second("tasks/u", (3, 4))), none, "of another queue");
     // Which one is there first is not known.
     assert_eq!(of(second("u", (1, 3))), none);
-    let refused = second("u", (3, 4)).map(|mut call| {
-        if matches!(call.op, Op::Push { job: 2, .. }) {
-            call.answer = Some((2, unknown()));
-        }
-        call
-    });
-    assert_eq!(of(refused), none);
+}
+
+#[test]
+fn a_push_without_an_answer_was_made_if_its_job_is_delivered() {
+    let [none, two] = [vec![], vec!["a key has one job"]];
+    // The first is claimed from 9 to 10, and done from 10 on.
+    let pushed = |times| {
+        let mut first = done(2, "u", (1, 2), (10, 11));
+        first[0].answer = Some((2 * SECOND, unknown()));
+        let second = done(4, "u", times, (20, 21)).into_iter();
+        of(first.into_iter().chain(second))
+    };
+    assert_eq!(pushed((3, 4)), none, "it may have come later");
+    assert_eq!(pushed((12, 13)), none);
+    let mut first = done(2, "u", (1, 2), (15, 16)).to_vec();
+    first[0].answer = Some((2 * SECOND, unknown()));
+    first.push(claim(2, 1, (4, 5)));
+    let second = done(4, "u", (6, 7), (20, 21));
+    assert_eq!(of(first.into_iter().chain(second)), two);
+}
+
+#[test]
+fn what_is_delivered_again_had_not_ended() {
+    let first = done(2, "u", (1, 2), (15, 16));
+    let mut early = ack(2, 1, (5, 6), How::Ack);
+    early.answer = Some((6 * SECOND, unknown()));
+    let second = done(4, "u", (8, 9), (20, 21));
+    let calls = first.into_iter().chain([claim(2, 1, (3, 4)), early]);
+    assert_eq!(of(calls.chain(second)), ["a key has one job"]);
 }
 
 #[test]
@@ -66,6 +88,7 @@ fn a_key_tells_of_the_job_that_has_it() {
     assert_eq!(told("u", (6, 9), 102), none);
     assert_eq!(told("u", (8, 9), 102), other);
     assert_eq!(told("u", (3, 4), 104), other);
+    assert_eq!(told("tasks/u", (3, 4), 102), other);
     assert_eq!(told("u", (3, 4), 7), none, "whose that is nobody knows");
 }
 

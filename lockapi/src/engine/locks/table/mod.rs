@@ -313,7 +313,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         effects: &mut Effects<W, H, R>,
     ) {
         let id = self.number();
-        self.expire_front(now(), lock, effects);
+        // Whoever is in time by this look is given it.
+        let now = now();
+        self.expire_front(now, lock, effects);
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;
         };
@@ -322,7 +324,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let fence = match (taken, slot.wanted()) {
             (LockAnswer::Taken(fence), Some(LockMode::Exclusive)) => fence,
             (LockAnswer::Shared, Some(LockMode::Shared)) => {
-                return self.share(now, session, lock, effects);
+                return self.share(&|| now, session, lock, effects);
             }
             _ => {
                 // No waiter is left, or the first one wants another mode.
@@ -337,7 +339,6 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let Some(first) = slot.queue.pop() else {
             return;
         };
-        let now = now();
         let hold = H::default();
         slot.phase = Phase::Held(Held {
             session,

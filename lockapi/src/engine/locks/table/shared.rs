@@ -5,7 +5,7 @@
 //! server are not visible from here, so while the lock is shared the server is queried now and then; if
 //! there is a waiter, no further caller is admitted.
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::effects::{Answer, Effects, Granted, Reason};
 use super::release::MAX_HELD;
@@ -43,16 +43,32 @@ enum Admission {
 }
 
 impl<W, H, R> LockTable<W, H, R> {
-    /// The owners that want to share a lock that is shared, and are let in unless the server, which is being asked, tells
+    /// The owners that wait for a lock that is shared only to share it, and are let in unless the server, which is being asked, tells
     /// of other waiters.
     pub(super) fn may_be_admitted(&self, lock: LockId) -> FxHashSet<OwnerId> {
         let is_asked = |slot: &&Slot<W, H>| match &slot.phase {
             Phase::Shared(shared) => shared.admission == Admission::Checking,
             _ => false,
         };
-        let slot = self.slots.get(&lock).filter(is_asked).into_iter();
-        let readers = slot.flat_map(|slot| slot.queue.readers_in_front());
-        readers.filter_map(|waiter| waiter.owner).collect()
+        let Some(slot) = self.slots.get(&lock).filter(is_asked) else {
+            return FxHashSet::default();
+        };
+        // How many branches of an owner wait to share it, and how many wait for it at all.
+        let mut branches = FxHashMap::<OwnerId, (usize, usize)>::default();
+        let readers = slot.queue.readers_in_front();
+        let readers = readers.filter(|waiter| waiter.policy != WaitPolicy::NoWait);
+        for owner in readers.filter_map(|waiter| waiter.owner) {
+            branches.entry(owner).or_default().0 += 1;
+        }
+        for owner in slot.queue.owners() {
+            if let Some((_, all)) = branches.get_mut(&owner) {
+                *all += 1;
+            }
+        }
+        let only_share = branches
+            .into_iter()
+            .filter(|(_, (readers, all))| readers == all);
+        only_share.map(|(owner, _)| owner).collect()
     }
 
     /// Checks that who is in front and may share a lock that is shared here has it, or is told of it later.

@@ -1,5 +1,6 @@
 //! The table against a model of the server.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use super::sim::{Caller, HEARTBEAT, MS, Sim, ended, lock, two};
@@ -911,4 +912,67 @@ fn an_attempt_to_have_it_alone_is_refused_while_the_server_is_asked() {
         sim.end_one(0, caller);
     }
     sim.leaves_nothing();
+}
+
+/// What one branch of an owner is let in for does not let in another branch, which waits to have the lock alone.
+#[test]
+fn who_is_about_to_share_may_wait_for_more() {
+    for waits in [false, true] {
+        let mut sim = two(1, 2);
+        let [reader, both] = [(); 2].map(|()| crate::mutex::LockOwner::new().id());
+        let shares = ask(&mut sim, 0, reader, LockMode::Shared);
+        let own = ask(&mut sim, 1, both, LockMode::Exclusive);
+        sim.run(MS * 50);
+        // The server is asked whether others wait.
+        let policy = if waits {
+            WaitPolicy::Forever
+        } else {
+            WaitPolicy::NoWait
+        };
+        let wanted = Acquisition {
+            lock: lock(0),
+            mode: LockMode::Shared,
+            owner: Some(both),
+            policy,
+        };
+        let also = sim.ask_for(0, wanted);
+        let alone = ask(&mut sim, 0, both, LockMode::Exclusive);
+        let waiting = |sim: &Sim, caller| sim.processes[0].callers.contains_key(&caller);
+        assert!(waiting(&sim, also) && waiting(&sim, alone));
+        let closes = ask(&mut sim, 1, reader, LockMode::Exclusive);
+        assert!(!waiting(&sim, closes), "it is told of the deadlock");
+        for caller in [also, alone, shares, own] {
+            sim.end_one(0, caller);
+        }
+        sim.leaves_nothing();
+    }
+}
+
+/// A reader whose time is over while it is given the lock leaves nothing shared by nobody.
+#[test]
+fn whose_time_is_over_meanwhile_is_given_nothing() {
+    let mut sim = two(1, 1);
+    let reader = Acquisition {
+        lock: lock(0),
+        mode: LockMode::Shared,
+        owner: None,
+        policy: WaitPolicy::Until(sim.now + MS),
+    };
+    let caller = sim.ask_for(0, reader);
+    sim.work(0, 0);
+    let clock = Cell::new(sim.now);
+    let now = || {
+        let at = clock.get();
+        clock.set(at + MS);
+        at
+    };
+    let table = &mut sim.processes[0].table;
+    let taken = [Reply::Lock(LockAnswer::Shared)];
+    let ((), effects) = table.change(&now, |table, effects| {
+        table.apply_replies(&now, 0, &taken, effects);
+    });
+    table.is_consistent();
+    sim.now = clock.get();
+    sim.carry_out(0, effects);
+    assert!(sim.holds(0, caller), "it was in time");
 }

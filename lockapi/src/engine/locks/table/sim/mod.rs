@@ -118,12 +118,20 @@ impl Sim {
         p: usize,
         change: impl FnOnce(&mut Table, Now<'_>, &mut TableEffects) -> T,
     ) -> T {
-        let now = self.now;
+        // Now and then time passes while the table changes.
+        let passes = self.faults && self.random.u8(..8) == 0;
+        let step = if passes { MS } else { Duration::ZERO };
+        let clock = Cell::new(self.now);
+        let now = || {
+            let at = clock.get();
+            clock.set(at + step);
+            at
+        };
         let table = &mut self.processes[p].table;
-        let (changed, effects) =
-            table.change(&|| now, |table, effects| change(table, &|| now, effects));
+        let (changed, effects) = table.change(&now, |table, effects| change(table, &now, effects));
         table.lets_readers_in();
         table.is_consistent();
+        self.now = clock.get();
         self.carry_out(p, effects);
         changed
     }
