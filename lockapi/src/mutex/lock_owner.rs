@@ -52,7 +52,8 @@ use crate::error::Result;
 ///   [`MutexSet::lock_any`](crate::MutexSet::lock_any), waits for all of them, until each is granted or dropped: a
 ///   deadlock may be reported that one of the branches would have ended.
 /// - A cycle through a lock that was taken without an owner is not detected, nor one that is closed by
-///   a grant to one branch of an owner while another branch waits.
+///   a grant to one branch of an owner while another branch waits, nor one of several processes in which somebody waits for a
+///   lock that others of his own process share, before these release it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LockOwner(OwnerId);
 

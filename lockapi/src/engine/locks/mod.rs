@@ -134,7 +134,7 @@ impl Locks {
     }
 
     fn is_wanted(&self, session: usize) -> bool {
-        self.lock().is_wanted(session)
+        self.lock().is_wanted(session, self.timer.now())
     }
 
     /// The wait of a session is answered; returns once no interrupt is under way, which must not hit what is sent next.

@@ -141,11 +141,16 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         } = acquisition;
         let waits = policy != WaitPolicy::NoWait;
         let shares = mode == LockMode::Shared;
-        let closes_cycle =
-            |owner| self.closes_cycle(owner, lock) && !(shares && self.is_let_in(now, lock, owner));
-        if waits && owner.is_some_and(closes_cycle) {
-            effects.answer(reply, Answer::Failed(Reason::Deadlock));
-            return id;
+        let closes_cycle = |table: &Self, owner| {
+            table.closes_cycle(owner, lock) && !(shares && table.is_let_in(now, lock, owner))
+        };
+        if waits && owner.is_some_and(|owner| closes_cycle(self, owner)) {
+            // Those whose time is over wait for nothing, and keep nobody out.
+            self.expire_everywhere(now, effects);
+            if owner.is_some_and(|owner| closes_cycle(self, owner)) {
+                effects.answer(reply, Answer::Failed(Reason::Deadlock));
+                return id;
+            }
         }
         let mut waiter = Waiter {
             id,
@@ -233,6 +238,21 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         if let Some(slot) = self.slots.get_mut(&lock) {
             let expired = slot.queue.take_expired_in_front(now);
             self.answer_expired(expired, lock, effects);
+        }
+    }
+
+    /// Answers all whose time is over.
+    fn expire_everywhere(&mut self, now: Now<'_>, effects: &mut Effects<W, H, R>) {
+        let at = now();
+        let slots = self.slots.iter();
+        let over = slots.flat_map(|(lock, slot)| {
+            let over = slot.queue.iter().filter(|waiter| waiter.is_over(at));
+            over.map(|waiter| (*lock, waiter.id))
+        });
+        for (lock, id) in over.collect::<Vec<_>>() {
+            if let Some(waiter) = self.take_waiter(now, lock, id, effects) {
+                effects.answer_waiter(waiter, Answer::Busy);
+            }
         }
     }
 

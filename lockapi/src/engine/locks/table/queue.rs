@@ -83,6 +83,15 @@ impl<W> Queue<W> {
         attempts
     }
 
+    /// When the time of the first is over, who waits to have the lock alone, before others.
+    pub(super) fn front_ends(&self) -> Option<Time> {
+        let first = self.waiters.front().filter(|first| first.waits_alone())?;
+        match first.policy {
+            WaitPolicy::Until(at) if self.waiters.len() > 1 => Some(at),
+            _ => None,
+        }
+    }
+
     /// Takes out those in front whose time is over.
     pub(super) fn take_expired_in_front(&mut self, now: Time) -> Vec<Waiter<W>> {
         let mut expired = Vec::new();

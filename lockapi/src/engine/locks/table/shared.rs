@@ -5,6 +5,8 @@
 //! server are not visible from here, so while the lock is shared the server is queried now and then; if
 //! there is a waiter, no further caller is admitted.
 
+use std::time::Duration;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::effects::{Answer, Effects, Granted, Reason};
@@ -16,12 +18,17 @@ use crate::engine::clock::Time;
 use crate::key::LockId;
 use crate::mutex::{LockMode, OwnerId};
 
+/// While a writer waits whose time ends, it is looked so often whether that is over.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// A lock that callers share; all of them together have it once at the server.
 pub(super) struct Shared<H> {
     pub(super) session: usize,
     pub(super) since: Time,
     pub(super) holds: Vec<Share<H>>,
     admission: Admission,
+    /// When it is looked at again, because the time of a writer in front may be over.
+    look_at: Option<Time>,
 }
 
 /// One of those who share a lock.
@@ -122,6 +129,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             since: at,
             holds: Vec::new(),
             admission: Admission::Open(at + MAX_HELD),
+            look_at: None,
         });
         self.sessions[session].held += 1;
         self.sessions[session].granted_at = at;
@@ -163,8 +171,18 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         if is_open {
             self.let_in(now, lock, effects);
         }
-        if let Some(slot) = self.slots.get_mut(&lock) {
-            slot.refuse_no_wait(effects);
+        let Some(slot) = self.slots.get_mut(&lock) else {
+            return;
+        };
+        slot.refuse_no_wait(effects);
+        // Nobody else tells of it.
+        if let (Some(ends), Phase::Shared(shared)) = (slot.queue.front_ends(), &mut slot.phase) {
+            let at = ends.min(now + LOOK);
+            if shared.look_at.is_none_or(|set| set <= now || at < set) {
+                shared.look_at = Some(at);
+                self.polls.insert((at, lock));
+                self.arm(at, effects);
+            }
         }
     }
 

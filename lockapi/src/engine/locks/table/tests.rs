@@ -222,6 +222,11 @@ impl Suspect {
 
     /// The session begins to wait; returns what it notes.
     fn notes(&mut self) -> Vec<LockId> {
+        self.slice().holding
+    }
+
+    /// The session begins to wait.
+    fn slice(&mut self) -> Slice {
         let until = self.sim.now + Duration::from_secs(1);
         while self.sim.now < until {
             self.sim.work(0, 0);
@@ -229,7 +234,7 @@ impl Suspect {
                 table.next(now, 1, Batch::All, effects)
             });
             if let Next::Wait(slice) = next {
-                return slice.holding;
+                return slice;
             }
             self.sim.pass_time(MS);
         }
@@ -382,7 +387,8 @@ fn a_session_that_is_not_open_is_not_interrupted() {
             .sim
             .change(0, |table, _, effects| table.interrupt(1, effects));
         assert_eq!(suspect.is_interrupted(), is_open);
-        assert!(!suspect.sim.processes[0].table.is_wanted(1));
+        let now = suspect.sim.now;
+        assert!(!suspect.sim.processes[0].table.is_wanted(1, now));
     }
 }
 
@@ -975,4 +981,74 @@ fn whose_time_is_over_meanwhile_is_given_nothing() {
     sim.now = clock.get();
     sim.carry_out(0, effects);
     assert!(sim.holds(0, caller), "it was in time");
+}
+
+#[test]
+fn a_wait_that_begins_late_is_interrupted_until_its_end() {
+    let mut suspect = Suspect::new();
+    let slice = suspect.slice();
+    // The session is opened meanwhile.
+    suspect.sim.now += slice.time;
+    let now = suspect.sim.now;
+    let table = &mut suspect.sim.processes[0].table;
+    table.opened(1, 17, 0);
+    assert!(table.is_wanted(1, now));
+    suspect.sim.end_one(0, suspect.waits);
+    assert!(suspect.is_interrupted());
+}
+
+/// A writer of the first program who waits to have a lock alone, for so long.
+fn until(sim: &mut Sim, key: i64, time: Duration) -> u64 {
+    let wanted = Acquisition {
+        lock: lock(key),
+        mode: LockMode::Exclusive,
+        owner: None,
+        policy: WaitPolicy::Until(sim.now + time),
+    };
+    sim.ask_for(0, wanted)
+}
+
+#[test]
+fn who_waits_no_more_closes_no_cycle() {
+    let mut sim = two(1, 2);
+    let [reader, both] = [(); 2].map(|()| crate::mutex::LockOwner::new().id());
+    let shares = ask(&mut sim, 0, reader, LockMode::Shared);
+    let own = ask(&mut sim, 1, both, LockMode::Exclusive);
+    sim.run(MS * 50);
+    let writer = until(&mut sim, 0, MS * 20);
+    let waits = ask(&mut sim, 1, reader, LockMode::Exclusive);
+    // Nobody has looked since.
+    sim.now += MS * 30;
+    let also = ask(&mut sim, 0, both, LockMode::Shared);
+    assert!(!sim.processes[0].callers.contains_key(&writer));
+    sim.run(MS * 50);
+    assert!(sim.holds(0, also));
+    for caller in [also, own] {
+        sim.end_one(0, caller);
+    }
+    sim.run(MS * 50);
+    for caller in [waits, shares] {
+        sim.end_one(0, caller);
+    }
+    sim.leaves_nothing();
+}
+
+#[test]
+fn readers_behind_a_writer_are_let_in_when_his_time_is_over() {
+    for time in [MS * 20, MS * 2500] {
+        let mut sim = two(1, 1);
+        let first = sim.wait_in(0, 0, LockMode::Shared);
+        sim.run(MS * 50);
+        let writer = until(&mut sim, 0, time);
+        let second = sim.wait_in(0, 0, LockMode::Shared);
+        sim.run(time.saturating_sub(MS * 10));
+        assert!(!sim.holds(0, second));
+        sim.run(MS * 60);
+        assert!(sim.holds(0, second) && !sim.processes[0].callers.contains_key(&writer));
+        assert!(sim.processes[0].table.polls.len() < 2);
+        for caller in [first, second] {
+            sim.end_one(0, caller);
+        }
+        sim.leaves_nothing();
+    }
 }

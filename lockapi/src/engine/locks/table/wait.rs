@@ -263,10 +263,16 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         })
     }
 
-    /// Whether the wait that the session has begun is still to be sent.
-    pub(crate) fn is_wanted(&self, session: usize) -> bool {
-        let wait = self.sessions[session].wait.as_ref();
-        wait.is_some_and(|wait| !wait.interrupted)
+    /// The wait that the session has begun is about to be sent: answers whether it still is to be. Opening the session took its
+    /// time, and its own begins now.
+    pub(crate) fn is_wanted(&mut self, session: usize, now: Time) -> bool {
+        let wait = self.sessions[session].wait.as_mut();
+        let Some(wait) = wait.filter(|wait| !wait.interrupted) else {
+            return false;
+        };
+        wait.until = now + wait.until.saturating_sub(wait.since);
+        wait.since = now;
+        true
     }
 
     /// The server has answered the wait: it is not interrupted any more. Answers whether an interrupt

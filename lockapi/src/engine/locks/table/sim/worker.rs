@@ -123,7 +123,8 @@ impl Sim {
         let Slice {
             lock, mode, time, ..
         } = *slice;
-        if !self.processes[p].table.is_wanted(session) {
+        let now = self.now;
+        if !self.processes[p].table.is_wanted(session, now) {
             self.processes[p].workers[session].state =
                 WorkerState::Clearing(WaitOutcome::NotGranted);
             return;
