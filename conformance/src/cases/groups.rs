@@ -657,26 +657,35 @@ async fn idle_worker(cx: &Context) -> (Runs, Gate) {
 /// One program admits at a time; the others go on with what they have to do, and admit after it.
 async fn admission_by_another_program_holds_nobody_up(cx: Context) {
     let queue = cx.queue().await;
-    queue.push(of("g", 0)).await.unwrap();
     let namespace = cx.namespace().replace('\'', "''");
     let turn = format!("lockapi.advisory_key('{namespace}', repeat('#', 256) || 'groups work')");
-    cx.sql(&format!("SELECT pg_advisory_lock({turn})")).await;
-    let others = async {
-        for number in 1..=300 {
-            queue.push(job(number)).await.unwrap();
-            next(&queue, number).await.ack().await.unwrap();
-        }
-    };
-    soon("jobs without a group are done", others).await;
-    none(&queue).await;
     let claim = Claim::new(1).wait(MINUTE);
-    let (found, _) = tokio::join!(soon("it is admitted", queue.claim(&claim)), async {
+    let found = async |number| {
+        let mut found = soon("it is admitted", queue.claim(&claim)).await.unwrap();
+        assert_eq!(numbers(&found), [number]);
+        found.remove(0).ack().await.unwrap();
+    };
+    queue.push(of("g", 0)).await.unwrap();
+    cx.sql(&format!("SELECT pg_advisory_lock({turn})")).await;
+    none(&queue).await;
+    tokio::join!(found(0), async {
         tokio::time::sleep(A_MOMENT).await;
-        cx.sql(&format!("SELECT pg_advisory_unlock({turn})")).await
+        cx.sql(&format!("SELECT pg_advisory_unlock({turn})")).await;
     });
-    let mut found = found.unwrap();
-    assert_eq!(numbers(&found), [0]);
-    found.remove(0).ack().await.unwrap();
+    queue.push(of("g", 1)).await.unwrap();
+    cx.sql(&format!("SELECT pg_advisory_lock({turn})")).await;
+    let waits = format!(
+        "SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+            AND (classid::int8 << 32) | objid::int8 = {turn}"
+    );
+    for number in 2..100 {
+        queue.push(job(number)).await.unwrap();
+        assert_eq!(cx.sql(&waits).await, ["0"], "nobody waits for it");
+        next(&queue, number).await.ack().await.unwrap();
+        assert_eq!(cx.sql(&waits).await, ["0"], "nobody waits for it");
+    }
+    cx.sql(&format!("SELECT pg_advisory_unlock({turn})")).await;
+    found(1).await;
 }
 
 /// However many groups have a job that is not due.

@@ -12,15 +12,16 @@ use crate::runtime::{Runtime, Time};
 const TAKES: (Duration, Duration) = (Duration::ZERO, Duration::from_millis(5));
 
 impl State {
-    /// What one is answered that comes while another is under way; it begins otherwise.
-    pub(super) fn admits_already(
+    /// What one is answered that comes while another session admits; it begins otherwise.
+    pub(super) fn meets_another(
         &mut self,
-        turn: &Turn,
+        (session, turn): (u64, &Turn),
         now: Time,
         runtime: &Runtime,
     ) -> Option<Rows> {
         let queue = (turn.queue.namespace.clone(), turn.queue.queue.clone());
-        if self.admitting.get(&queue).is_some_and(|until| now < *until) {
+        let before = self.admitting.get(&queue);
+        if before.is_some_and(|(other, until)| *other != session && now < *until) {
             *self.struck.entry("admitting").or_default() += 1;
             return Some(vec![Row(vec![
                 Value::Null(Type::Int),
@@ -29,7 +30,7 @@ impl State {
             ])]);
         }
         let until = now + runtime.between(TAKES.0, TAKES.1);
-        self.admitting.insert(queue, until);
+        self.admitting.insert(queue, (session, until));
         None
     }
 }

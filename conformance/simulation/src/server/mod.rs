@@ -155,8 +155,8 @@ struct State {
     block_next: Option<(ProgramId, Duration)>,
     /// When a connection fell silent last.
     hushed: Option<Time>,
-    /// By queue, until when somebody admits its jobs.
-    admitting: BTreeMap<(String, String), Time>,
+    /// By queue, which session admits its jobs, and until when.
+    admitting: BTreeMap<(String, String), (u64, Time)>,
     /// Faults that had an effect.
     struck: BTreeMap<&'static str, u64>,
 }

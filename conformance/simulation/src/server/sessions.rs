@@ -271,7 +271,7 @@ impl Server {
             return;
         };
         if let Some(turn) = &running.statement.turn
-            && let Some(rows) = state.admits_already(turn, now, &self.runtime)
+            && let Some(rows) = state.meets_another((session, turn), now, &self.runtime)
         {
             let abandoned = state.sessions.get(&session).is_some_and(|it| it.abandoned);
             drop(state);

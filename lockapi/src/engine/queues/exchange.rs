@@ -173,7 +173,7 @@ impl Handle {
                 let admitted = if waits {
                     self.admit_for_all(begun).await.unwrap_or(Ok(false))
                 } else {
-                    self.admit().await
+                    self.admit(!claim.is_repeated()).await
                 };
                 match admitted {
                     // The next one, which completes nothing, is told why.

@@ -25,7 +25,10 @@ const LOOKS: usize = 16;
 /// Where there is always enough to claim, jobs are admitted as often nevertheless.
 const OFTEN: Duration = Duration::from_millis(250);
 /// Others that were met so far apart have nothing to do with each other.
-const APART: Duration = Duration::from_secs(5);
+const APART: Duration = Duration::from_secs(1);
+/// Whoever is met again and again for so long, so often at least, does not end.
+const BLOCKED: Duration = Duration::from_secs(30);
+const MANY_TIMES: u32 = 64;
 /// The pause of a claim that does not wait, by how many had to pause before.
 const PAUSE: u32 = 2;
 /// How often somebody looks whether there are any, who has seen none.
@@ -68,14 +71,23 @@ impl Handle {
         }
     }
 
-    /// Admits jobs for one that does not wait; whether there may be any now.
-    pub(super) async fn admit(&self) -> Result<bool> {
-        let looked = self.look().await?;
-        if looked == Look::Busy {
-            // What others admit may be claimed here.
-            self.core.queues.timer.sleep(limiting::pause(PAUSE)).await;
+    /// Admits jobs for one that asks once, or for a worker; whether there may be any now.
+    pub(super) async fn admit(&self, asks_once: bool) -> Result<bool> {
+        match self.look().await? {
+            Look::Some => Ok(true),
+            Look::None => Ok(false),
+            Look::Busy { .. } if asks_once => {
+                // What others admit may be claimed here.
+                self.core.queues.timer.sleep(limiting::pause(PAUSE)).await;
+                Ok(true)
+            }
+            Look::Busy { after_looks } => {
+                if !after_looks && self.topic.begin_admission_or_repeat(true) {
+                    self.core.queues.admit_again(&self.topic, self.admission());
+                }
+                Ok(false)
+            }
         }
-        Ok(looked != Look::None)
     }
 
     /// Admits jobs, unless others do.
@@ -84,20 +96,24 @@ impl Handle {
             let begun = self.topic.admission_begins();
             let timer = &self.core.queues.timer;
             let Some(admitted) = self.call(self.admission()).await? else {
-                if self.topic.met_another(timer.now()) >= self.core.connections.timeout {
+                if self.topic.met_another(timer.now()) {
                     let message = format!("admitting jobs is {LOCKED}");
                     let error = Error::new(ErrorKind::TimedOut, "admit", message);
                     return Err(error.on(&self.name.queue));
                 }
-                // Whoever admits goes on behind the groups that were looked at here.
-                return Ok(if nth == 0 { Look::Busy } else { Look::None });
+                let after_looks = nth > 0;
+                return Ok(Look::Busy { after_looks });
             };
-            self.topic.admitted(timer, begun, &admitted);
+            let was_busy = self.topic.admitted(timer, begun, &admitted);
             if admitted.jobs > 0 {
                 // There may be more than this process has room for.
                 self.notifier().notify();
+            }
+            if admitted.jobs > 0 || was_busy {
                 // Others of it may have been told that there are none.
                 self.topic.bump();
+            }
+            if admitted.jobs > 0 {
                 return Ok(Look::Some);
             }
             if admitted.examined < GROUPS {
@@ -125,12 +141,12 @@ impl Handle {
         let looked = self.look().await;
         running.answered = true;
         Some(looked.map(|looked| {
-            if looked == Look::Busy {
+            if matches!(looked, Look::Busy { after_looks: false }) {
                 // It goes on in the background, and who waits is told.
                 running.ends = false;
                 self.core.queues.admit_again(&self.topic, self.admission());
             }
-            looked == Look::Some
+            matches!(looked, Look::Some)
         }))
     }
 
@@ -159,12 +175,14 @@ impl Handle {
 }
 
 /// What became of an admission.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Look {
     Some,
     None,
-    /// Another session admits jobs of the queue.
-    Busy,
+    /// Another session admits jobs of the queue; whether that goes on behind groups that were looked at here in vain.
+    Busy {
+        after_looks: bool,
+    },
 }
 
 /// An admission that a caller waits for, who may leave.
@@ -193,26 +211,21 @@ impl Queues {
         let (queues, topic) = (Arc::clone(self), Arc::clone(topic));
         let begun = topic.admission_begins();
         self.batcher.submit(admission.clone(), move |answer| {
-            if let Ok(None) = &answer {
-                if topic.met_another(queues.timer.now()) < queues.batcher.timeout() {
+            let now = queues.timer.now();
+            let admitted = match answer {
+                Ok(Some(admitted)) => admitted,
+                Ok(None) if !topic.met_another(now) => {
                     return queues.admit_again(&topic, admission);
                 }
-                // Those who claim are told so.
-                topic.end_admission();
-                return topic.bump();
-            }
-            // What others have admitted meanwhile may be claimed here.
-            let was_busy = topic.was_busy();
-            // The next claim that finds nothing meets the error as well.
-            let admitted = answer.ok().flatten();
-            if let Some(admitted) = &admitted {
-                topic.admitted(&queues.timer, begun, admitted);
-            }
-            if topic.end_admission() && admitted.is_some() && topic.begin_admission() {
+                // The next claim that finds nothing is told the same.
+                Ok(None) | Err(_) => return topic.admission_failed(now),
+            };
+            let was_busy = topic.admitted(&queues.timer, begun, &admitted);
+            if topic.end_admission() && topic.begin_admission() {
                 queues.admit(&topic, admission);
             }
-            // Last, because it runs wakers.
-            if was_busy || admitted.is_some_and(|admitted| admitted.jobs > 0) {
+            // Last, because it runs wakers. What others have admitted meanwhile may be claimed here.
+            if was_busy || admitted.jobs > 0 {
                 topic.bump();
             }
         });
@@ -220,10 +233,11 @@ impl Queues {
 
     /// Another session admits, and may not have seen the place that was left here: tries again in a while.
     fn admit_again(self: &Arc<Self>, topic: &Arc<Topic>, admission: Admit) {
-        let at = self.timer.now() + topic.pause_of_admission();
+        let at = self.timer.now() + topic.pause_admission();
         let (queues, topic) = (Arc::downgrade(self), Arc::downgrade(topic));
         self.timer.run_at(at, move || {
             if let (Some(queues), Some(topic)) = (queues.upgrade(), topic.upgrade()) {
+                topic.admission().state = State::UnderWay;
                 queues.admit(&topic, admission);
             }
         });
@@ -237,8 +251,8 @@ pub(super) struct Admission {
     at: Option<Duration>,
     /// Whether there were parked jobs then.
     grouped: bool,
-    /// Whether some are being admitted in the background.
-    running: bool,
+    /// Whether some are being admitted for all who wait.
+    state: State,
     /// Whether a place was left since that began.
     repeat: bool,
     /// How often some were admitted.
@@ -253,12 +267,32 @@ pub(super) struct Admission {
     last: Option<Admitted>,
 }
 
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Idle,
+    UnderWay,
+    /// Another session admits: it is tried again.
+    Paused,
+}
+
 /// Admissions that met another session that admits, one after the other.
 #[derive(Clone, Copy)]
 struct Busy {
     since: Duration,
     last: Duration,
     times: u32,
+}
+
+impl Admission {
+    /// Whether none is under way: now one is.
+    fn begin(&mut self) -> bool {
+        let begins = self.state == State::Idle;
+        if begins {
+            self.state = State::UnderWay;
+        }
+        begins
+    }
 }
 
 impl Topic {
@@ -269,7 +303,7 @@ impl Topic {
 
     /// Whether an admission that others wait for is under way, or was not answered.
     pub(super) fn is_admission_running(&self) -> bool {
-        self.admission().running
+        self.admission().state == State::UnderWay
     }
 
     /// Counts how many admissions of this process have begun.
@@ -288,26 +322,32 @@ impl Topic {
         self.admission().found_nothing > begun
     }
 
-    /// One met another session that admits; for how long all have.
-    fn met_another(&self, now: Duration) -> Duration {
+    /// One met another session that admits; whether all have for so long that this does not go on.
+    fn met_another(&self, now: Duration) -> bool {
         let mut admission = self.admission();
         let before = admission.busy.filter(|it| now < it.last + APART);
         let since = before.map_or(now, |it| it.since);
+        let times = before.map_or(0, |it| it.times).saturating_add(1);
         admission.busy = Some(Busy {
             since,
             last: now,
-            times: before.map_or(0, |it| it.times).saturating_add(1),
+            times,
         });
-        now.saturating_sub(since)
+        now >= since + BLOCKED && times >= MANY_TIMES
     }
 
-    fn was_busy(&self) -> bool {
-        self.admission().busy.is_some()
+    /// One failed, for another reason than that others admit, or because they always do: nothing is tried again at once.
+    fn admission_failed(&self, now: Duration) {
+        let mut admission = self.admission();
+        admission.at = Some(now);
+        admission.state = State::Idle;
+        admission.repeat = false;
     }
 
-    /// How long to wait for another session that admits. Where no group has room there is no hurry.
-    fn pause_of_admission(&self) -> Duration {
-        let admission = self.admission();
+    /// It is tried again; how long to wait. Where no group has room there is no hurry.
+    fn pause_admission(&self) -> Duration {
+        let mut admission = self.admission();
+        admission.state = State::Paused;
         let times = admission.busy.map_or(0, |busy| busy.times);
         let is_vain = |last: Admitted| last.jobs == 0 && last.examined >= GROUPS;
         if admission.last.is_some_and(is_vain) {
@@ -318,7 +358,7 @@ impl Topic {
     }
 
     fn begin_admission(&self) -> bool {
-        !std::mem::replace(&mut self.admission().running, true)
+        self.admission().begin()
     }
 
     /// The same for a place that was left, or where jobs are parked: an admission that is under way is repeated.
@@ -328,14 +368,14 @@ impl Topic {
         if !admission.grouped {
             return false;
         }
-        admission.repeat |= admission.running;
-        !std::mem::replace(&mut admission.running, true)
+        admission.repeat |= admission.state != State::Idle;
+        admission.begin()
     }
 
     /// Whether it has to be repeated.
     fn end_admission(&self) -> bool {
         let mut admission = self.admission();
-        admission.running = false;
+        admission.state = State::Idle;
         std::mem::take(&mut admission.repeat)
     }
 
@@ -354,22 +394,24 @@ impl Topic {
         }
     }
 
-    fn admitted(self: &Arc<Self>, timer: &Timer, begun: u64, admitted: &Admitted) {
+    /// What one has answered; whether those before it met another session that admits.
+    fn admitted(self: &Arc<Self>, timer: &Timer, begun: u64, admitted: &Admitted) -> bool {
         let now = timer.now();
-        {
+        let was_busy = {
             let mut admission = self.admission();
             admission.at = Some(now);
-            admission.busy = None;
             admission.last = Some(*admitted);
             admission.grouped = admitted.examined > 0 || admitted.next_due.is_some();
             admission.count += u64::from(admitted.jobs > 0);
             if admitted.jobs == 0 && admitted.examined < GROUPS {
                 admission.found_nothing = admission.found_nothing.max(begun);
             }
-        }
+            admission.busy.take().is_some()
+        };
         if let Some(next) = admitted.next_due {
             self.due_in(timer, next.max(micros(NEXT)));
         }
+        was_busy
     }
 }
 
@@ -378,31 +420,54 @@ mod tests {
     use super::*;
     use crate::engine::clock::Clock;
 
+    const MS: Duration = Duration::from_millis(1);
+
     #[test]
     fn who_meets_another_that_admits_waits_longer_each_time() {
         let timer = Timer::start(&Clock::real()).unwrap();
         let topic = Arc::new(Topic::default());
-        let ms = Duration::from_millis;
-        for nth in 0..6 {
-            assert_eq!(topic.met_another(ms(nth * 10)), ms(nth * 10));
-        }
-        assert_eq!(topic.met_another(ms(4000)), ms(4000));
-        let pause = topic.pause_of_admission();
-        assert!(pause > ms(30) && pause < ms(65), "{pause:?}");
-        let admitted = |examined| {
+        let pause = |examined| {
             let none = Admitted {
                 jobs: 0,
                 examined,
                 next_due: None,
             };
             topic.admitted(&timer, topic.admission_begins(), &none);
-            assert!(!topic.was_busy());
-            assert_eq!(topic.met_another(ms(100)), ms(0));
-            topic.pause_of_admission()
+            assert!(!topic.met_another(timer.now()));
+            topic.pause_admission()
         };
-        assert_eq!(topic.met_another(ms(10_000)), ms(0), "long after it");
-        assert!(admitted(1) < ms(5));
-        assert!(admitted(GROUPS) > ms(180), "nothing has room: no hurry");
+        assert!(pause(1) < MS * 5);
+        assert!(pause(GROUPS) > MS * 180, "nothing has room: no hurry");
+        assert!(pause(1) < MS * 5);
+        for _ in 0..6 {
+            topic.met_another(timer.now());
+        }
+        let pause = topic.pause_admission();
+        assert!(pause > MS * 30 && pause < MS * 65, "{pause:?}");
+    }
+
+    #[test]
+    fn another_that_admits_all_the_time_is_told() {
+        let topic = Topic::default();
+        let near = MS * 999;
+        let met = |from: Duration, times: u32, apart: Duration| {
+            (0..=times).any(|nth| topic.met_another(from + apart * nth))
+        };
+        assert!(!met(MS, 59, BLOCKED / 60), "not for long enough");
+        assert!(!met(BLOCKED * 2, 1000, MS), "not for long enough");
+        assert!(!met(BLOCKED * 4, 1000, APART), "not the same one");
+        assert!(!met(BLOCKED * 100, 62, near), "not often enough");
+        assert!(met(BLOCKED * 200, 64, near));
+    }
+
+    #[test]
+    fn what_is_tried_again_is_not_under_way() {
+        let topic = Topic::default();
+        assert!(topic.begin_admission() && topic.is_admission_running());
+        topic.pause_admission();
+        assert!(!topic.is_admission_running() && !topic.begin_admission());
+        topic.admission_failed(MS);
+        assert!(topic.begin_admission());
     }
 
     #[test]
