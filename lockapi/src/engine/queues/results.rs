@@ -211,11 +211,12 @@ impl Handle {
         self.call(self.read(id)).await
     }
 
-    /// Looks it up in this time, or in that of a statement: a server that is silent does not keep who waits for longer.
+    /// Looks it up in this time, or in that of a statement: a server that is silent does not keep who waits for longer. A program
+    /// whose tasks were blocked has yet to read what the server has answered.
     async fn read_within(&self, id: i64, at_most: Duration) -> Answer {
         let limit = at_most.max(self.core.connections.timeout);
-        let read = self.read_result(id);
-        let answer = unless(self.core.queues.timer.sleep(limit), read).await;
+        let watch = self.core.connections.watch_of(limit);
+        let answer = watch.within(self.read_result(id)).await;
         answer.unwrap_or_else(|| {
             let message = format!("the server has not answered within {limit:?}");
             Err(Error::new(ErrorKind::Unavailable, "wait_result", message).on(&self.name.queue))
