@@ -25,7 +25,7 @@ const LOOKS: usize = 16;
 /// Where there is always enough to claim, jobs are admitted as often nevertheless.
 const OFTEN: Duration = Duration::from_millis(250);
 /// Others that were met so far apart have nothing to do with each other.
-const APART: Duration = Duration::from_secs(1);
+const APART: Duration = Duration::from_secs(2);
 /// Whoever is met again and again for so long, so often at least, does not end.
 const BLOCKED: Duration = Duration::from_secs(30);
 const MANY_TIMES: u32 = 64;
@@ -73,7 +73,12 @@ impl Handle {
 
     /// Admits jobs for one that asks once, or for a worker; whether there may be any now.
     pub(super) async fn admit(&self, asks_once: bool) -> Result<bool> {
-        match self.look().await? {
+        let looked = if self.topic.is_admission_paused() {
+            Look::Busy { after_looks: true }
+        } else {
+            self.look().await?
+        };
+        match looked {
             Look::Some => Ok(true),
             Look::None => Ok(false),
             Look::Busy { .. } if asks_once => {
@@ -218,7 +223,13 @@ impl Queues {
                     return queues.admit_again(&topic, admission);
                 }
                 // The next claim that finds nothing is told the same.
-                Ok(None) | Err(_) => return topic.admission_failed(now),
+                failed => {
+                    let was_busy = topic.admission_failed(now, failed.is_ok());
+                    if was_busy {
+                        topic.bump();
+                    }
+                    return;
+                }
             };
             let was_busy = topic.admitted(&queues.timer, begun, &admitted);
             if topic.end_admission() && topic.begin_admission() {
@@ -237,7 +248,7 @@ impl Queues {
         let (queues, topic) = (Arc::downgrade(self), Arc::downgrade(topic));
         self.timer.run_at(at, move || {
             if let (Some(queues), Some(topic)) = (queues.upgrade(), topic.upgrade()) {
-                topic.admission().state = State::UnderWay;
+                topic.resume_admission();
                 queues.admit(&topic, admission);
             }
         });
@@ -336,11 +347,29 @@ impl Topic {
         now >= since + BLOCKED && times >= MANY_TIMES
     }
 
-    /// One failed, for another reason than that others admit, or because they always do: nothing is tried again at once.
-    fn admission_failed(&self, now: Duration) {
+    /// One failed, or another session admits all the time: nothing is tried again at once. Whether those before it met another
+    /// session.
+    fn admission_failed(&self, now: Duration, is_blocked: bool) -> bool {
         let mut admission = self.admission();
         admission.at = Some(now);
         admission.state = State::Idle;
+        admission.repeat = false;
+        let was_busy = admission.busy.is_some();
+        if !is_blocked {
+            admission.busy = None;
+        }
+        was_busy
+    }
+
+    /// Whether another session admits, and it is waited for the next try.
+    fn is_admission_paused(&self) -> bool {
+        self.admission().state == State::Paused
+    }
+
+    /// The pause is over.
+    fn resume_admission(&self) {
+        let mut admission = self.admission();
+        admission.state = State::UnderWay;
         admission.repeat = false;
     }
 
@@ -464,10 +493,15 @@ mod tests {
     fn what_is_tried_again_is_not_under_way() {
         let topic = Topic::default();
         assert!(topic.begin_admission() && topic.is_admission_running());
+        topic.met_another(MS);
         topic.pause_admission();
         assert!(!topic.is_admission_running() && !topic.begin_admission());
-        topic.admission_failed(MS);
-        assert!(topic.begin_admission());
+        assert!(topic.is_admission_paused() && !topic.begin_admission_or_repeat(true));
+        topic.resume_admission();
+        assert!(topic.is_admission_running());
+        assert!(topic.admission_failed(MS, true), "who waits is told");
+        assert!(topic.begin_admission() && topic.admission_failed(MS, false));
+        assert!(topic.begin_admission() && !topic.admission_failed(MS, false));
     }
 
     #[test]

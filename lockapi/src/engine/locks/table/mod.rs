@@ -164,6 +164,12 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             effects.answer_waiter(waiter, Answer::Failed(Reason::Closed));
             return id;
         }
+        let keeps_out =
+            |slot: &Slot<W, H>| matches!(slot.phase, Phase::Shared(_)) && slot.queue.wants_alone();
+        if self.slots.get(&lock).is_some_and(keeps_out) {
+            // A writer whose time is over keeps nobody out.
+            self.expire_front(now(), lock, effects);
+        }
         if let Some(slot) = self.slots.get_mut(&lock) {
             effects.contended += 1;
             let may_be_free = match slot.phase {

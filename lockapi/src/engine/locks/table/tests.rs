@@ -997,6 +997,16 @@ fn a_wait_that_begins_late_is_interrupted_until_its_end() {
     assert!(suspect.is_interrupted());
 }
 
+#[test]
+fn a_wait_that_nobody_waits_for_is_not_sent() {
+    let mut suspect = Suspect::new();
+    let slice = suspect.slice();
+    suspect.sim.now += slice.time;
+    suspect.sim.end_one(0, suspect.waits);
+    let now = suspect.sim.now;
+    assert!(!suspect.sim.processes[0].table.is_wanted(1, now));
+}
+
 /// A writer of the first program who waits to have a lock alone, for so long.
 fn until(sim: &mut Sim, key: i64, time: Duration) -> u64 {
     let wanted = Acquisition {
@@ -1028,6 +1038,27 @@ fn who_waits_no_more_closes_no_cycle() {
     }
     sim.run(MS * 50);
     for caller in [waits, shares] {
+        sim.end_one(0, caller);
+    }
+    sim.leaves_nothing();
+}
+
+#[test]
+fn who_does_not_wait_shares_behind_a_writer_whose_time_is_over() {
+    let mut sim = two(1, 1);
+    let first = sim.wait_in(0, 0, LockMode::Shared);
+    sim.run(MS * 10);
+    let writer = until(&mut sim, 0, MS * 5);
+    sim.now += MS * 10;
+    let tries = Acquisition {
+        lock: lock(0),
+        mode: LockMode::Shared,
+        owner: None,
+        policy: WaitPolicy::NoWait,
+    };
+    let tries = sim.ask_for(0, tries);
+    assert!(sim.holds(0, tries) && !sim.processes[0].callers.contains_key(&writer));
+    for caller in [first, tries] {
         sim.end_one(0, caller);
     }
     sim.leaves_nothing();

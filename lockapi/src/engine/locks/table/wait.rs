@@ -41,6 +41,8 @@ pub(super) struct Wait {
     pub(super) stage: Stage,
     pub(super) turn: u64,
     pub(super) since: Time,
+    /// For how long it waits at the server, and until when: that is not known before it is sent.
+    pub(super) time: Duration,
     pub(super) until: Time,
     /// The locks that are held by the lock owners which wait for this one, as the server knows them; in order.
     pub(super) holding: Vec<LockId>,
@@ -187,7 +189,8 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 stage: Stage::Assigned,
                 turn,
                 since: now,
-                until: now,
+                time: Duration::ZERO,
+                until: Time::MAX,
                 holding: Vec::new(),
                 interrupted: false,
             });
@@ -252,7 +255,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             wait.mode = mode;
             wait.stage = Stage::Begun;
             wait.since = now;
-            wait.until = now + time;
+            wait.time = time;
             wait.holding.clone_from(&holding);
         }
         Some(Slice {
@@ -270,8 +273,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let Some(wait) = wait.filter(|wait| !wait.interrupted) else {
             return false;
         };
-        wait.until = now + wait.until.saturating_sub(wait.since);
-        wait.since = now;
+        (wait.since, wait.until) = (now, now + wait.time);
         true
     }
 
