@@ -3,6 +3,7 @@
 //! All waiters share the lookups: a round looks for all jobs that are due to be looked for, and the next begins when all
 //! lookups of the last one are answered.
 
+use std::pin::pin;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
@@ -28,6 +29,9 @@ const LAST_PAUSE: Duration = Duration::from_secs(1);
 const EACH: Duration = Duration::from_micros(50);
 /// From one round to the next, at least.
 const GAP: Duration = Duration::from_millis(5);
+/// After the time for a lookup tasks that were blocked have so many moments to read its answer.
+const MOMENT: Duration = Duration::from_millis(5);
+const MOMENTS: u32 = 4;
 /// What is due within this part of its pause is looked for with the others.
 const SLACK_PART: u32 = 4;
 
@@ -215,8 +219,20 @@ impl Handle {
     /// whose tasks were blocked has yet to read what the server has answered.
     async fn read_within(&self, id: i64, at_most: Duration) -> Answer {
         let limit = at_most.max(self.core.connections.timeout);
-        let watch = self.core.connections.watch_of(limit);
-        let answer = watch.within(self.read_result(id)).await;
+        let timer = &self.core.queues.timer;
+        let mut read = pin!(self.read_result(id));
+        let in_time = unless(timer.sleep(limit), read.as_mut()).await;
+        let answer = match in_time {
+            Some(answer) => Some(answer),
+            None => {
+                let moments = async {
+                    for _ in 0..MOMENTS {
+                        timer.sleep(MOMENT).await;
+                    }
+                };
+                unless(moments, read).await
+            }
+        };
         answer.unwrap_or_else(|| {
             let message = format!("the server has not answered within {limit:?}");
             Err(Error::new(ErrorKind::Unavailable, "wait_result", message).on(&self.name.queue))
