@@ -222,16 +222,15 @@ impl Handle {
         let timer = &self.core.queues.timer;
         let mut read = pin!(self.read_result(id));
         let in_time = unless(timer.sleep(limit), read.as_mut()).await;
-        let answer = match in_time {
-            Some(answer) => Some(answer),
-            None => {
-                let moments = async {
-                    for _ in 0..MOMENTS {
-                        timer.sleep(MOMENT).await;
-                    }
-                };
-                unless(moments, read).await
-            }
+        let answer = if in_time.is_some() {
+            in_time
+        } else {
+            let moments = async {
+                for _ in 0..MOMENTS {
+                    timer.sleep(MOMENT).await;
+                }
+            };
+            unless(moments, read).await
         };
         answer.unwrap_or_else(|| {
             let message = format!("the server has not answered within {limit:?}");
