@@ -126,12 +126,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     ) {
         self.sessions[session].running = false;
         if began {
-            self.session_lost(now, session, failure, effects);
-            let state = &self.sessions[session];
-            if !state.requests.is_empty() || state.wait.is_some() {
-                self.wake_session(session, effects);
-            }
-            return;
+            return self.session_lost(now, session, failure, effects);
         }
         // Nothing was ever sent. Failing it may ask for more of this session, which would start the
         // worker at once and for ever.

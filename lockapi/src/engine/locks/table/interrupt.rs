@@ -59,7 +59,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             if given_up.iter().filter(|lock| knows(lock)).all(has) {
                 continue;
             }
-            let held = self.held_behind(slot.flat_map(|slot| slot.queue.owners()));
+            let held = self.held_behind(now(), slot.flat_map(|slot| slot.queue.owners()));
             let is_behind = |lock: &LockId| held.binary_search(lock).is_ok();
             if !wait.holding.iter().all(is_behind) {
                 self.interrupt(session, effects);

@@ -347,6 +347,8 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         };
         slot.failed = false;
         slot.cycle_suspected = None;
+        let (since, callers) = slot.kept.unwrap_or((now, 0));
+        slot.kept = Some((since, callers + 1));
         let fence = match (taken, slot.wanted()) {
             (LockAnswer::Taken(fence), Some(LockMode::Exclusive)) => fence,
             (LockAnswer::Shared, Some(LockMode::Shared)) => {
@@ -375,8 +377,6 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             hand_overs: 0,
             since: now,
         });
-        let (since, callers) = slot.kept.unwrap_or((now, 0));
-        slot.kept = Some((since, callers + 1));
         slot.refuse_no_wait(effects);
         self.owners.stop_waiting(&first, lock);
         self.owners.hold(first.owner, lock);

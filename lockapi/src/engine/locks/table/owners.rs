@@ -4,6 +4,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::LockTable;
 use super::slot::{Phase, WaitPolicy, Waiter};
+use crate::engine::clock::Time;
 use crate::key::LockId;
 use crate::mutex::OwnerId;
 
@@ -141,8 +142,12 @@ impl<W, H, R> LockTable<W, H, R> {
         owners
     }
 
-    /// What is held by owners and by those that wait, in this process, for them.
-    pub(super) fn held_behind(&self, owners: impl IntoIterator<Item = OwnerId>) -> Vec<LockId> {
+    /// What is held by owners and by those that wait, in this process, for them. Who is out of time waits for nobody.
+    pub(super) fn held_behind(
+        &self,
+        now: Time,
+        owners: impl IntoIterator<Item = OwnerId>,
+    ) -> Vec<LockId> {
         let mut next: Vec<_> = owners.into_iter().collect();
         let mut reached: FxHashSet<_> = next.iter().copied().collect();
         let mut held = FxHashSet::default();
@@ -152,7 +157,7 @@ impl<W, H, R> LockTable<W, H, R> {
                     continue;
                 }
                 let waiting = self.slots.get(lock).into_iter();
-                let owners = waiting.flat_map(|slot| slot.queue.owners());
+                let owners = waiting.flat_map(|slot| slot.queue.owners_in_time(now));
                 next.extend(owners.filter(|owner| reached.insert(*owner)));
             }
         }

@@ -50,8 +50,17 @@ impl<W> Queue<W> {
 
     /// The owners of those who wait; an attempt that does not wait is in nobody's way.
     pub(super) fn owners(&self) -> impl Iterator<Item = OwnerId> {
-        let waiting = self.iter().filter(|one| one.policy != WaitPolicy::NoWait);
+        self.waiting().filter_map(|one| one.owner)
+    }
+
+    /// The owners of those who wait and whose time is not over.
+    pub(super) fn owners_in_time(&self, now: Time) -> impl Iterator<Item = OwnerId> {
+        let waiting = self.waiting().filter(move |one| !one.is_over(now));
         waiting.filter_map(|one| one.owner)
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = &Waiter<W>> {
+        self.iter().filter(|one| one.policy != WaitPolicy::NoWait)
     }
 
     /// The mode that the first waiter wants.

@@ -35,7 +35,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     ) {
         match self.slots.get(&lock).map(|slot| &slot.phase) {
             Some(Phase::Held(held)) if held.id == hold => self.hand_over(now, lock, reply, effects),
-            Some(Phase::Shared(_)) => self.end_share(lock, hold, reply, effects),
+            Some(Phase::Shared(_)) => self.end_share(now, lock, hold, reply, effects),
             _ => effects.released(reply, Err(Reason::Lost)),
         }
     }
@@ -53,9 +53,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             .slots
             .get(&lock)
             .is_some_and(|slot| !slot.has_no_waiters());
-        let now = is_wanted.then(now);
-        if let Some(now) = now {
-            self.expire_front(now, lock, effects);
+        let at = is_wanted.then(now);
+        if let Some(at) = at {
+            self.expire_front(at, lock, effects);
         }
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;
@@ -66,10 +66,9 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         };
         let session = held.session;
         self.owners.stop_holding(held.owner, lock);
-        let now = now.filter(|_| exclusive);
-        if let Some(now) = now
+        if let Some(at) = at.filter(|_| exclusive)
             && held.hand_overs < MAX_HAND_OVERS
-            && now.saturating_sub(held.since) < MAX_HELD
+            && at.saturating_sub(held.since) < MAX_HELD
             && let Some(next) = slot.queue.pop()
         {
             slot.kept = slot.kept.map(|(since, callers)| (since, callers + 1));
@@ -85,28 +84,19 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 hold: held.hold.clone(),
                 fence: held.fence + held.hand_overs,
                 mark: self.sessions[session].mark,
-                waited: next.waited(now),
+                waited: next.waited(at),
             };
             effects.answer_waiter(next, Answer::Granted(granted));
             effects.released(reply, Ok(()));
             return;
         }
-        // Whoever keeps to the first caller has taken nothing from others.
-        let stands_back = match (now, slot.kept) {
-            (Some(now), Some((since, 2..))) if session == 0 => {
-                (now.saturating_sub(since) >= MAX_KEPT).then_some(now)
-            }
-            _ => None,
-        };
-        self.release_at_server(session, lock, LockMode::Exclusive, reply, effects);
-        if let Some(now) = stands_back {
-            self.stand_back(lock, now, effects);
-        }
+        self.release_at_server(now, session, lock, LockMode::Exclusive, reply, effects);
     }
 
     /// Lets the session that holds the lock release it, and tries it again for the waiters.
     pub(super) fn release_at_server(
         &mut self,
+        now: Now<'_>,
         session: usize,
         lock: LockId,
         mode: LockMode,
@@ -114,18 +104,28 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         effects: &mut Effects<W, H, R>,
     ) {
         self.sessions[session].held -= 1;
+        let mut kept = None;
         if let Some(slot) = self.slots.get_mut(&lock) {
             slot.phase = Phase::Releasing;
+            kept = slot.kept;
         }
         self.command(session, Command::Release { lock, mode }, reply, effects);
-        if session == 0 {
-            // Behind the release, and so behind everybody who waits at the server.
-            self.try_for_first(lock, effects);
+        if session > 0 {
+            return;
+        }
+        // Behind the release, and so behind everybody who waits at the server.
+        let is_tried = self.try_for_first(lock, effects);
+        // Whoever keeps to the first caller has taken nothing from others.
+        if let Some((since, 2..)) = kept.filter(|_| is_tried) {
+            let at = now();
+            if at.saturating_sub(since) >= MAX_KEPT {
+                self.stand_back(lock, at, effects);
+            }
         }
     }
 
     /// The process had the lock for its time.
-    pub(super) fn stand_back(&mut self, lock: LockId, now: Time, effects: &mut Effects<W, H, R>) {
+    fn stand_back(&mut self, lock: LockId, now: Time, effects: &mut Effects<W, H, R>) {
         let requests = &mut self.sessions[0].requests;
         let tries =
             |one: &Request<R>| matches!(one.command, Command::Try { lock: it, .. } if it == lock);

@@ -251,7 +251,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 Admission::Open(until)
             };
             if has_waiters {
-                self.refuse_cycles(lock, effects);
+                self.refuse_cycles(now, lock, effects);
             }
             self.admit(now, lock, effects);
         }
@@ -259,7 +259,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
 
     /// Readers in front wait for the holders after all: those that would wait for themselves do not. Attempts that do not
     /// wait are refused as such.
-    fn refuse_cycles(&mut self, lock: LockId, effects: &mut Effects<W, H, R>) {
+    fn refuse_cycles(&mut self, now: Now<'_>, lock: LockId, effects: &mut Effects<W, H, R>) {
         let Some(slot) = self.slots.get(&lock) else {
             return;
         };
@@ -267,9 +267,15 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         let readers = readers.filter(|waiter| waiter.policy != WaitPolicy::NoWait);
         let readers = readers.filter_map(|waiter| Some((waiter.id, waiter.owner?)));
         let readers: Vec<_> = readers.collect();
-        if readers.is_empty() {
+        let waits_for_itself = |table: &Self| {
+            let awaited = table.awaited_with(lock);
+            readers.iter().any(|(_, owner)| awaited.contains(owner))
+        };
+        if readers.is_empty() || !waits_for_itself(self) {
             return;
         }
+        // Those whose time is over wait for nothing.
+        self.expire_everywhere(now, effects);
         // That one of them is refused changes nothing of these.
         let awaited = self.awaited_with(lock);
         for (id, owner) in readers {
@@ -286,6 +292,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     /// Ends one of the holds of a lock that is shared, and releases it with the last.
     pub(super) fn end_share(
         &mut self,
+        now: Now<'_>,
         lock: LockId,
         hold: u64,
         reply: Option<R>,
@@ -304,7 +311,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         self.owners.stop_holding(share.owner, lock);
         if shared.holds.is_empty() {
             let session = shared.session;
-            self.release_at_server(session, lock, LockMode::Shared, reply, effects);
+            self.release_at_server(now, session, lock, LockMode::Shared, reply, effects);
         } else {
             effects.released(reply, Ok(()));
         }

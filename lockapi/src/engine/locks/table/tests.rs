@@ -20,17 +20,10 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
-#[test]
-fn random_programs_exclude_each_other_and_leave_nothing() {
+/// Runs a program for each seed, and tells which one fails.
+fn for_each_seed(program: impl Fn(u64)) {
     for seed in seeds() {
-        let run = std::panic::AssertUnwindSafe(|| {
-            let mut sim = Sim::new(seed);
-            for _ in 0..2000 {
-                sim.step();
-            }
-            sim.is_live();
-            sim.leaves_nothing();
-        });
+        let run = std::panic::AssertUnwindSafe(|| program(seed));
         if let Err(panic) = std::panic::catch_unwind(run) {
             eprintln!("failed with LOCKAPI_SEED={seed}");
             std::panic::resume_unwind(panic);
@@ -39,24 +32,48 @@ fn random_programs_exclude_each_other_and_leave_nothing() {
 }
 
 #[test]
-fn random_programs_that_all_leave_leave_nothing() {
-    for seed in seeds() {
-        let run = std::panic::AssertUnwindSafe(|| {
-            let mut sim = Sim::new(seed);
-            for _ in 0..500 {
-                sim.step();
-            }
-            sim.faults = false;
-            for (p, caller) in sim.everybody(|_| true) {
-                sim.end_one(p, caller);
-            }
-            sim.leaves_nothing();
-        });
-        if let Err(panic) = std::panic::catch_unwind(run) {
-            eprintln!("failed with LOCKAPI_SEED={seed}");
-            std::panic::resume_unwind(panic);
+fn random_programs_exclude_each_other_and_leave_nothing() {
+    for_each_seed(|seed| {
+        let mut sim = Sim::new(seed);
+        for _ in 0..2000 {
+            sim.step();
         }
-    }
+        sim.is_live();
+        sim.leaves_nothing();
+    });
+}
+
+#[test]
+fn random_programs_that_all_leave_leave_nothing() {
+    for_each_seed(|seed| {
+        let mut sim = Sim::new(seed);
+        for _ in 0..500 {
+            sim.step();
+        }
+        sim.faults = false;
+        for (p, caller) in sim.everybody(|_| true) {
+            sim.end_one(p, caller);
+        }
+        sim.leaves_nothing();
+    });
+}
+
+#[test]
+fn random_owners_that_wait_for_each_other_are_told() {
+    let cycles = std::cell::Cell::new(0);
+    for_each_seed(|seed| {
+        let mut sim = Sim::waiting(seed);
+        for _ in 0..500 {
+            sim.step();
+        }
+        sim.ends_without_deadlocks();
+        sim.leaves_nothing();
+        cycles.set(cycles.get() + sim.cycles);
+    });
+    assert!(
+        cycles.get() > 0 || seeds().count() < 10,
+        "no session found a cycle"
+    );
 }
 
 #[test]
@@ -575,7 +592,7 @@ fn an_attempt_that_does_not_wait_waits_for_nobody() {
     sim.change(0, |table, now, effects| {
         let number = table.acquire(now, tries, 99, effects);
         assert!(effects.answers.is_empty(), "the server is asked first");
-        assert_eq!(table.held_behind([reader]), [lock(0)]);
+        assert_eq!(table.held_behind(now(), [reader]), [lock(0)]);
         table.leave(now, lock(0), number, effects);
     });
     for caller in [shares, own] {
@@ -821,15 +838,25 @@ fn a_session_that_holds_looks_whether_it_is_alive() {
 
 #[test]
 fn who_passed_a_lock_on_for_its_time_stands_back() {
-    // Who had it alone has taken nothing from others.
-    for (callers, held, stands_back) in [(2, MS * 40, false), (3, MS * 20, true)] {
+    use LockMode::{Exclusive as Alone, Shared as Share};
+    // Who had it alone has taken nothing from others; who shares it and who has it alone pass it on to each other as well.
+    for (modes, held, stands_back) in [
+        (vec![Alone; 2], MS * 40, false),
+        (vec![Share, Alone], MS * 40, false),
+        (vec![Alone; 3], MS * 20, true),
+        (vec![Alone, Share, Alone], MS * 20, true),
+        (vec![Share, Alone, Share], MS * 20, true),
+    ] {
         let mut sim = two(1, 1);
-        let callers: Vec<_> = (0..callers)
-            .map(|_| sim.wait_in(0, 0, LockMode::Exclusive))
+        let callers: Vec<_> = modes
+            .into_iter()
+            .map(|mode| sim.wait_in(0, 0, mode))
             .collect();
-        sim.run(MS * 5);
         let (last, others) = callers.split_last().expect("some");
         for caller in others {
+            for _ in 0..4 {
+                sim.work(0, 0);
+            }
             assert!(sim.holds(0, *caller));
             sim.pass_time(held);
             sim.end_one(0, *caller);
@@ -1081,5 +1108,117 @@ fn readers_behind_a_writer_are_let_in_when_his_time_is_over() {
             sim.end_one(0, caller);
         }
         sim.leaves_nothing();
+    }
+}
+
+#[test]
+fn the_next_wait_is_not_interrupted_for_the_last() {
+    let mut suspect = Suspect::new();
+    suspect.begins();
+    suspect.sim.processes[0].table.opened(1, 17, 0);
+    suspect
+        .sim
+        .change(0, |table, _, effects| table.interrupt(1, effects));
+    assert!(suspect.is_interrupted());
+    // It came before the wait was sent, so it is to be repeated, and the wait is not sent.
+    suspect.sim.change(0, |table, now, effects| {
+        table.apply_replies(now, 0, &[Reply::Interrupted], effects);
+    });
+    let now = suspect.sim.now;
+    assert!(!suspect.sim.processes[0].table.is_wanted(1, now));
+    assert!(suspect.ends(WaitOutcome::NotGranted));
+    suspect.begins();
+    suspect.sim.pass_time(MS * 20);
+    assert!(!suspect.is_interrupted());
+}
+
+/// An owner of the first program that waits for so long.
+fn waits_until(sim: &mut Sim, key: i64, owner: crate::mutex::OwnerId, time: Duration) -> u64 {
+    let wanted = Acquisition {
+        lock: lock(key),
+        mode: LockMode::Exclusive,
+        owner: Some(owner),
+        policy: WaitPolicy::Until(sim.now + time),
+    };
+    sim.ask_for(0, wanted)
+}
+
+#[test]
+fn what_is_held_by_who_is_out_of_time_is_not_noted() {
+    let mut suspect = Suspect::new();
+    let late = crate::mutex::LockOwner::new().id();
+    ask(&mut suspect.sim, 3, late, LockMode::Exclusive);
+    suspect.sim.work(0, 0);
+    suspect.sim.work(0, 0);
+    waits_until(&mut suspect.sim, 2, late, MS * 5);
+    // Nobody has looked since.
+    suspect.sim.now += MS * 10;
+    suspect.begins();
+}
+
+#[test]
+fn who_is_out_of_time_is_told_of_no_cycle() {
+    let mut suspect = Suspect::new();
+    let late = crate::mutex::LockOwner::new().id();
+    ask(&mut suspect.sim, 3, late, LockMode::Exclusive);
+    suspect.sim.work(0, 0);
+    suspect.sim.work(0, 0);
+    waits_until(&mut suspect.sim, 1, late, MS * 500);
+    assert_eq!(suspect.notes(), [lock(0), lock(2), lock(3)]);
+    assert!(suspect.ends(cycle(3)), "one look is none");
+    assert_eq!(suspect.notes(), [lock(0), lock(2), lock(3)]);
+    suspect.sim.now += MS * 500;
+    suspect.sim.change(0, |table, now, effects| {
+        table.answered(1);
+        table.waited(now, 1, cycle(3), effects);
+        let answers = effects.answers.iter();
+        let is_busy = |answer: &Answer<_>| matches!(answer, Answer::Busy);
+        assert_eq!(answers.filter(|(_, answer)| is_busy(answer)).count(), 1);
+    });
+}
+
+#[test]
+fn who_waits_no_more_closes_no_cycle_of_readers() {
+    let mut sim = two(1, 2);
+    let [reader, both] = [(); 2].map(|()| crate::mutex::LockOwner::new().id());
+    let shares = ask(&mut sim, 0, reader, LockMode::Shared);
+    let own = ask(&mut sim, 1, both, LockMode::Exclusive);
+    sim.run(MS * 50);
+    let theirs = sim.wait_in(1, 0, LockMode::Exclusive);
+    sim.run(MS * 50);
+    let waits = waits_until(&mut sim, 1, reader, MS * 5);
+    let also = ask(&mut sim, 0, both, LockMode::Shared);
+    sim.now += MS * 10;
+    sim.run(MS * 10);
+    let callers = &sim.processes[0].callers;
+    assert!(callers.contains_key(&also) && !callers.contains_key(&waits));
+    sim.end_one(0, shares);
+    sim.run(MS * 50);
+    assert!(sim.holds(1, theirs));
+    for (p, caller) in [(1, theirs), (0, also), (0, own)] {
+        sim.run(MS * 500);
+        assert!(sim.holds(p, caller));
+        sim.end_one(p, caller);
+    }
+    sim.leaves_nothing();
+}
+
+#[test]
+fn a_session_that_has_nothing_to_do_ends() {
+    let mut sim = two(1, 1);
+    let theirs = sim.wait_in(1, 0, LockMode::Exclusive);
+    sim.run(MS * 20);
+    let ours = sim.wait_in(0, 0, LockMode::Exclusive);
+    for is_over in [false, false, true] {
+        sim.run(MS * 50);
+        let table = &mut sim.processes[0].table;
+        assert_eq!(table.retire(1), is_over);
+        assert_eq!(table.sessions[1].running, !is_over);
+        let (p, caller) = if sim.holds(1, theirs) {
+            (1, theirs)
+        } else {
+            (0, ours)
+        };
+        sim.end_one(p, caller);
     }
 }

@@ -240,7 +240,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             WaitPolicy::Forever => SLICE,
         });
         let longest = longest.max().unwrap_or(SLICE);
-        let holding = self.held_behind(slot.queue.owners());
+        let holding = self.held_behind(now, slot.queue.owners());
         let is_long =
             self.wanted.is_empty() || !holding.is_empty() && self.random.u64(..LONG_TURNS) == 0;
         let most = match (is_long, holding.is_empty()) {
@@ -296,9 +296,12 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         waited: WaitOutcome,
         effects: &mut Effects<W, H, R>,
     ) {
-        let Some(wait) = self.sessions[session].wait.take() else {
+        let state = &mut self.sessions[session];
+        let Some(wait) = state.wait.take() else {
             return;
         };
+        // The next wait is not to be interrupted in its place.
+        state.interrupt_at = None;
         let lock = wait.lock;
         match waited {
             WaitOutcome::Granted(taken) => self.taken(now, session, lock, taken, effects),
@@ -383,6 +386,12 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
         effects: &mut Effects<W, H, R>,
     ) {
         let lock = wait.lock;
+        let now = now();
+        let Some(slot) = self.slots.get_mut(&lock) else {
+            return;
+        };
+        let expired = slot.queue.take_expired(now);
+        self.answer_expired(expired, lock, effects);
         let Some(slot) = self.slots.get_mut(&lock) else {
             return;
         };
@@ -401,7 +410,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             if slot.has_no_waiters() {
                 self.slots.remove(&lock);
             } else {
-                self.poll_later(lock, now(), effects);
+                self.poll_later(lock, now, effects);
             }
             return;
         }
@@ -410,7 +419,7 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
             .iter()
             .flat_map(|slot| slot.queue.owners())
             .filter(|owner| {
-                self.held_behind([*owner])
+                self.held_behind(now, [*owner])
                     .iter()
                     .any(|own| seen.contains(own))
             })
@@ -425,6 +434,6 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
                 effects.answer_waiter(waiter, Answer::Failed(Reason::Deadlock));
             }
         }
-        self.enqueue(lock, now(), None, effects);
+        self.enqueue(lock, now, None, effects);
     }
 }

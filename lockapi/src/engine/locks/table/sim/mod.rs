@@ -7,6 +7,7 @@ mod worker;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -63,6 +64,10 @@ pub(super) struct Sim {
     pub(super) keys: i64,
     /// Lock owners, for some of the callers.
     pub(super) owners: Vec<OwnerId>,
+    /// Owners take one lock after the other, and let go of none while they wait for the next; nobody leaves or shares a lock.
+    pub(super) one_by_one: bool,
+    /// How often a session found a cycle.
+    pub(super) cycles: usize,
     /// Releases that are not answered yet.
     pub(super) releases: usize,
     pub(super) faults: bool,
@@ -80,11 +85,25 @@ pub(super) fn lock(key: i64) -> LockId {
 
 impl Sim {
     pub(super) fn new(seed: u64) -> Self {
+        Self::with(seed, 0..4, 1..4)
+    }
+
+    /// Programs that see each deadlock of theirs: each has a session that waits.
+    pub(super) fn waiting(seed: u64) -> Self {
+        Self {
+            one_by_one: true,
+            keys: 6,
+            owners: (0..4).map(|_| LockOwner::new().id()).collect(),
+            ..Self::with(seed, 1..4, 2..4)
+        }
+    }
+
+    fn with(seed: u64, waiters: Range<usize>, processes: Range<usize>) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
-        let waiters = random.usize(0..4);
+        let waiters = random.usize(waiters);
         let keys = random.i64(1..8);
         let max_locks = random.usize(2..12);
-        let processes = (0..random.usize(1..4)).map(|_| Process {
+        let processes = (0..random.usize(processes)).map(|_| Process {
             table: LockTable::new(super::Limits {
                 waiters,
                 max_locks,
@@ -107,6 +126,8 @@ impl Sim {
             owners: (0..random.usize(0..4))
                 .map(|_| LockOwner::new().id())
                 .collect(),
+            one_by_one: false,
+            cycles: 0,
             releases: 0,
             faults: true,
             longest: Duration::ZERO,
@@ -240,14 +261,20 @@ impl Sim {
             1 => WaitPolicy::Until(self.now + MS * self.random.u32(1..2000)),
             _ => WaitPolicy::Forever,
         };
-        let mode = if self.random.u8(..4) == 0 {
+        let mode = if !self.one_by_one && self.random.u8(..4) == 0 {
             LockMode::Shared
         } else {
             LockMode::Exclusive
         };
         // Few owners, so that they meet.
         let owner = self.random.choice(&self.owners).copied();
-        let owner = owner.filter(|_| self.random.bool());
+        let owner = owner.filter(|_| self.one_by_one || self.random.bool());
+        let callers = self.processes[p].callers.values();
+        let mut asks = callers.filter_map(|caller| match caller {
+            Caller::Pending { owner, .. } => *owner,
+            Caller::Holds { .. } => None,
+        });
+        let owner = owner.filter(|own| !self.one_by_one || asks.all(|one| one != *own));
         self.ask_for(
             p,
             Acquisition {
@@ -375,9 +402,13 @@ impl Sim {
             .map(|caller| (p, *caller))
     }
 
-    /// A session ends, a statement fails, or a worker panics.
+    /// A session ends, a statement fails, a worker panics, or a program closes its locks.
     pub(super) fn fault(&mut self) {
         let p = self.random.usize(..self.processes.len());
+        if self.random.u8(..64) == 0 {
+            self.change(p, |table, now, effects| table.close_all(now, effects));
+            return;
+        }
         let session = self.random.usize(..self.processes[p].workers.len());
         if !self.processes[p].workers[session].alive {
             return;
@@ -416,7 +447,11 @@ impl Sim {
         match self.random.u8(..20) {
             0..4 => self.acquire(),
             4..8 => {
-                if let Some((p, caller)) = self.any_caller() {
+                let caller = self.any_caller();
+                let ends = caller.filter(|(p, caller)| {
+                    !self.one_by_one || self.holds(*p, *caller) && !self.still_waits(*p, *caller)
+                });
+                if let Some((p, caller)) = ends {
                     self.end_one(p, caller);
                 }
             }
@@ -462,6 +497,52 @@ impl Sim {
             self.run(Duration::from_secs(1));
         }
         panic!("somebody waits for ever");
+    }
+
+    /// With faults off, and with owners that let go of nothing before they have all that they wait for, everybody is granted the
+    /// lock in bounded time, or told of a deadlock.
+    pub(super) fn ends_without_deadlocks(&mut self) {
+        self.faults = false;
+        for _ in 0..200 {
+            let asking = self.everybody(|caller| matches!(caller, Caller::Pending { .. }));
+            let holding = self.everybody(|caller| matches!(caller, Caller::Holds { .. }));
+            if holding.is_empty() && asking.is_empty() {
+                return;
+            }
+            for (p, caller) in holding {
+                if !self.still_waits(p, caller) {
+                    self.end_one(p, caller);
+                }
+            }
+            self.run(Duration::from_secs(1));
+        }
+        panic!("somebody waits for himself");
+    }
+
+    /// Whether the owner of a hold waits for another lock.
+    fn still_waits(&self, p: usize, caller: u64) -> bool {
+        match self.processes[p].callers.get(&caller) {
+            Some(Caller::Holds {
+                owner: Some(own), ..
+            }) => self.owner_waits(p, *own),
+            _ => false,
+        }
+    }
+
+    /// Whether an owner waits for a lock.
+    fn owner_waits(&self, p: usize, own: OwnerId) -> bool {
+        let waits = |caller: &Caller| match caller {
+            Caller::Pending { owner, policy, .. } => {
+                let lasts = match policy {
+                    WaitPolicy::NoWait => false,
+                    WaitPolicy::Until(at) => *at > self.now,
+                    WaitPolicy::Forever => true,
+                };
+                lasts && *owner == Some(own)
+            }
+            Caller::Holds { .. } => false,
+        };
+        self.processes[p].callers.values().any(waits)
     }
 
     pub(super) fn everybody(&self, is: impl Fn(&Caller) -> bool) -> Vec<(usize, u64)> {

@@ -12,6 +12,8 @@ pub(in super::super) struct Server {
     pub(in super::super) holders: BTreeMap<LockId, Vec<(u64, LockMode)>>,
     pub(in super::super) queues: BTreeMap<LockId, VecDeque<(u64, LockMode)>>,
     pub(in super::super) granted: BTreeSet<u64>,
+    /// What is held behind the wait of a session, as it noted it.
+    pub(in super::super) notes: BTreeMap<u64, Vec<LockId>>,
     pub(in super::super) fences: i64,
     pub(in super::super) connections: u64,
 }
@@ -91,6 +93,29 @@ impl Server {
         }
     }
 
+    /// Notes what is held behind the wait that the session is about to begin. Returns those of these locks for which the
+    /// holder of the lock waits, as far as notes tell.
+    pub(in super::super) fn note(
+        &mut self,
+        lock: LockId,
+        connection: u64,
+        holding: &[LockId],
+    ) -> Vec<LockId> {
+        self.notes.insert(connection, holding.to_vec());
+        let mut reached = BTreeSet::from([lock]);
+        let mut next = vec![lock];
+        while let Some(held) = next.pop() {
+            for (wanted, queue) in &self.queues {
+                let mut notes = queue.iter().filter_map(|(one, _)| self.notes.get(one));
+                if notes.any(|notes| notes.contains(&held)) && reached.insert(*wanted) {
+                    next.push(*wanted);
+                }
+            }
+        }
+        let closed = holding.iter().filter(|lock| reached.contains(lock));
+        closed.copied().collect()
+    }
+
     pub(in super::super) fn stop_waiting(&mut self, connection: u64) {
         let locks: Vec<_> = self.queues.keys().copied().collect();
         for lock in locks {
@@ -101,9 +126,18 @@ impl Server {
         }
     }
 
+    /// A wait ends without the lock, also where it was granted meanwhile.
+    pub(in super::super) fn give_up(&mut self, lock: LockId, connection: u64) {
+        self.stop_waiting(connection);
+        if self.granted.remove(&connection) {
+            self.unlock(lock, connection);
+        }
+    }
+
     pub(in super::super) fn end(&mut self, connection: u64) {
         self.stop_waiting(connection);
         self.granted.remove(&connection);
+        self.notes.remove(&connection);
         let locks: Vec<_> = self.holders.keys().copied().collect();
         for lock in locks {
             self.unlock(lock, connection);

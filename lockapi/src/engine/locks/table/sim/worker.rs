@@ -18,6 +18,8 @@ pub(in super::super) enum WorkerState {
     Answered(Vec<Reply>),
     /// The statement failed, and what it was about is not locked.
     Failed,
+    /// What is held behind the wait is on its way to the server.
+    Noting(Slice),
     /// The wait is on its way to the server.
     Sending(Slice),
     Waiting {
@@ -49,12 +51,16 @@ impl Sim {
                     table.batch_failed(now, session, &ended(), effects);
                 });
             }
+            WorkerState::Noting(slice) => self.note(p, session, slice),
             WorkerState::Sending(slice) => self.send_wait(p, session, &slice),
             WorkerState::Waiting { lock, mode, until } => self.wait(p, session, lock, mode, until),
             WorkerState::Clearing(waited) => {
                 if self.processes[p].table.answered(session) {
                     self.processes[p].workers[session].state = WorkerState::Clearing(waited);
                     return;
+                }
+                if let Some(connection) = self.processes[p].workers[session].connection {
+                    self.server.notes.remove(&connection);
                 }
                 self.change(p, |table, now, effects| {
                     table.waited(now, session, waited, effects);
@@ -74,7 +80,11 @@ impl Sim {
             table.next(now, session, batch, effects)
         });
         match next {
-            Next::Idle | Next::Close => {
+            Next::Close => {
+                self.close(p, session);
+                self.processes[p].workers[session].alive = false;
+            }
+            Next::Idle => {
                 let retired = session > 0
                     && self.random.u8(..20) == 0
                     && self.processes[p].table.retire(session);
@@ -111,9 +121,27 @@ impl Sim {
                         table.waited(now, session, WaitOutcome::Unopened, effects);
                     });
                 }
-                self.processes[p].workers[session].state = WorkerState::Sending(slice);
+                self.processes[p].workers[session].state = WorkerState::Noting(slice);
             }
         }
+    }
+
+    /// Owners that hold locks wait only after a look for a cycle.
+    fn note(&mut self, p: usize, session: usize, slice: Slice) {
+        let Some(connection) = self.processes[p].workers[session].connection else {
+            return;
+        };
+        let closed = if slice.holding.is_empty() {
+            Vec::new()
+        } else {
+            self.server.note(slice.lock, connection, &slice.holding)
+        };
+        self.processes[p].workers[session].state = if closed.is_empty() {
+            WorkerState::Sending(slice)
+        } else {
+            self.cycles += 1;
+            WorkerState::Clearing(WaitOutcome::Cycle(closed))
+        };
     }
 
     pub(in super::super) fn send_wait(&mut self, p: usize, session: usize, slice: &Slice) {
@@ -155,17 +183,18 @@ impl Sim {
             let mut queue = server.queues.get(&lock).into_iter().flatten();
             queue.any(|(one, _)| *one == connection)
         };
-        let waited = if self.server.granted.remove(&connection) {
+        let fails = self.faults && self.random.u8(..16) == 0;
+        let waited = if fails {
+            self.server.give_up(lock, connection);
+            WaitOutcome::Failed(ended())
+        } else if self.server.granted.remove(&connection) {
             WaitOutcome::Granted(self.server.token(mode))
         } else if self.now < until && waits(&self.server) {
             self.processes[p].workers[session].state = WorkerState::Waiting { lock, mode, until };
             return;
         } else {
             // The time is over, or it was interrupted.
-            self.server.stop_waiting(connection);
-            if self.server.granted.remove(&connection) {
-                self.server.unlock(lock, connection);
-            }
+            self.server.give_up(lock, connection);
             WaitOutcome::NotGranted
         };
         self.processes[p].table.answered(session);
