@@ -503,7 +503,7 @@ impl Sim {
     /// lock in bounded time, or told of a deadlock.
     pub(super) fn ends_without_deadlocks(&mut self) {
         self.faults = false;
-        for _ in 0..200 {
+        for _ in 0..1000 {
             let asking = self.everybody(|caller| matches!(caller, Caller::Pending { .. }));
             let holding = self.everybody(|caller| matches!(caller, Caller::Holds { .. }));
             if holding.is_empty() && asking.is_empty() {
@@ -514,7 +514,7 @@ impl Sim {
                     self.end_one(p, caller);
                 }
             }
-            self.run(Duration::from_secs(1));
+            self.run(MS * 200);
         }
         panic!("somebody waits for himself");
     }
