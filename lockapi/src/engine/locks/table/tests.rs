@@ -1222,3 +1222,49 @@ fn a_session_that_has_nothing_to_do_ends() {
         sim.end_one(p, caller);
     }
 }
+
+#[test]
+fn attempts_that_failed_together_are_made_one_by_one() {
+    let mut sim = two(1, 2);
+    let callers = [0, 1].map(|key| sim.wait_in(0, key, LockMode::Exclusive));
+    let sends = |sim: &mut Sim| {
+        let next = sim.change(0, |table, now, effects| {
+            table.next(now, 0, Batch::All, effects)
+        });
+        match next {
+            Next::Run(commands) => commands.len(),
+            _ => 0,
+        }
+    };
+    assert_eq!(sends(&mut sim), 2);
+    sim.change(0, |table, now, effects| {
+        table.batch_failed(now, 0, &ended(), effects);
+    });
+    let taken = Reply::Lock(LockAnswer::Taken(1 << crate::fence::HAND_OVER_BITS));
+    for caller in callers {
+        assert_eq!(sends(&mut sim), 1);
+        sim.change(0, |table, now, effects| {
+            table.apply_replies(now, 0, &[taken], effects);
+        });
+        assert!(sim.holds(0, caller));
+    }
+    assert_eq!(sends(&mut sim), 0);
+}
+
+#[test]
+fn the_end_of_a_writer_is_seen_in_time_whoever_was_before_him() {
+    let mut sim = two(1, 1);
+    let first = sim.wait_in(0, 0, LockMode::Shared);
+    sim.run(MS * 50);
+    let leaves = until(&mut sim, 0, MS * 2500);
+    until(&mut sim, 0, MS * 100);
+    let second = sim.wait_in(0, 0, LockMode::Shared);
+    sim.run(MS * 20);
+    sim.end_one(0, leaves);
+    sim.run(MS * 150);
+    assert!(sim.holds(0, second));
+    for caller in [first, second] {
+        sim.end_one(0, caller);
+    }
+    sim.leaves_nothing();
+}

@@ -434,7 +434,10 @@ impl Sim {
 
     pub(super) fn pass_time(&mut self, by: Duration) {
         let until = self.now + by;
+        let mut ticks = 0;
         while let Some((at, p)) = self.timers.first().copied().filter(|(at, _)| *at <= until) {
+            ticks += 1;
+            assert!(ticks < 10_000, "there is always a timer that is due");
             self.timers.remove(&(at, p));
             self.now = self.now.max(at);
             let now = self.now;
