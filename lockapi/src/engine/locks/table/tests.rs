@@ -205,6 +205,30 @@ fn ask(sim: &mut Sim, key: i64, owner: crate::mutex::OwnerId, mode: LockMode) ->
     sim.ask_for(0, wanted)
 }
 
+/// The session of the first program that waits begins to; the test plays it.
+fn slice(sim: &mut Sim) -> Slice {
+    let until = sim.now + Duration::from_secs(1);
+    while sim.now < until {
+        sim.work(0, 0);
+        let next = sim.change(0, |table, now, effects| {
+            table.next(now, 1, Batch::All, effects)
+        });
+        if let Next::Wait(slice) = next {
+            return slice;
+        }
+        sim.pass_time(MS);
+    }
+    panic!("it does not wait");
+}
+
+/// The wait of that session ends without the lock.
+fn slice_ends(sim: &mut Sim) {
+    sim.change(0, |table, now, effects| {
+        table.answered(1);
+        table.waited(now, 1, WaitOutcome::NotGranted, effects);
+    });
+}
+
 /// An owner of the first program that holds the locks 0 and 2, and waits for lock 1 of the other program. The test plays
 /// its session that waits.
 struct Suspect {
@@ -244,18 +268,7 @@ impl Suspect {
 
     /// The session begins to wait.
     fn slice(&mut self) -> Slice {
-        let until = self.sim.now + Duration::from_secs(1);
-        while self.sim.now < until {
-            self.sim.work(0, 0);
-            let next = self.sim.change(0, |table, now, effects| {
-                table.next(now, 1, Batch::All, effects)
-            });
-            if let Next::Wait(slice) = next {
-                return slice;
-            }
-            self.sim.pass_time(MS);
-        }
-        panic!("it does not wait");
+        slice(&mut self.sim)
     }
 
     /// Whether the main session interrupts the one that waits.
@@ -1249,6 +1262,11 @@ fn attempts_that_failed_together_are_made_one_by_one() {
         assert!(sim.holds(0, caller));
     }
     assert_eq!(sends(&mut sim), 0);
+    // Those that come later go together again.
+    for caller in callers {
+        sim.end_one(0, caller);
+    }
+    assert_eq!(sends(&mut sim), 2);
 }
 
 #[test]
@@ -1264,6 +1282,134 @@ fn the_end_of_a_writer_is_seen_in_time_whoever_was_before_him() {
     sim.run(MS * 150);
     assert!(sim.holds(0, second));
     for caller in [first, second] {
+        sim.end_one(0, caller);
+    }
+    sim.leaves_nothing();
+}
+
+/// A program that waits for two locks of another, with one session.
+fn waits_for_two() -> Sim {
+    let mut sim = two(1, 2);
+    for p in [1, 0] {
+        for key in [0, 1] {
+            sim.wait_in(p, key, LockMode::Exclusive);
+        }
+        for _ in 0..4 {
+            sim.work(p, 0);
+        }
+    }
+    sim
+}
+
+#[test]
+fn an_interrupted_wait_keeps_its_turn_until_it_had_its_time() {
+    for (waited, goes_on) in [(MS * 10, true), (MS * 260, false)] {
+        let mut sim = waits_for_two();
+        let first = slice(&mut sim);
+        let now = sim.now;
+        assert!(sim.processes[0].table.is_wanted(1, now));
+        sim.now += waited;
+        sim.change(0, |table, _, effects| table.interrupt(1, effects));
+        slice_ends(&mut sim);
+        let second = slice(&mut sim);
+        assert_eq!(second.lock == first.lock, goes_on);
+        slice_ends(&mut sim);
+        assert_ne!(
+            slice(&mut sim).lock,
+            second.lock,
+            "which was not interrupted"
+        );
+    }
+}
+
+#[test]
+fn who_holds_nothing_waits_for_a_short_time_while_others_wait_for_their_turn() {
+    let mut sim = waits_for_two();
+    for _ in 0..20 {
+        let slice = slice(&mut sim);
+        assert_eq!(slice.time, MS * 250);
+        slice_ends(&mut sim);
+    }
+    let mut suspect = Suspect::new();
+    let alone = suspect.slice().time;
+    assert!(alone > MS * 250 && alone < MS * 1000, "{alone:?}");
+    suspect.ends(WaitOutcome::NotGranted);
+    // Owners that hold something see a deadlock only while both wait: some of their turns are longer.
+    for p in [1, 0] {
+        suspect.sim.wait_in(p, 5, LockMode::Exclusive);
+        for _ in 0..4 {
+            suspect.sim.work(p, 0);
+        }
+    }
+    let slices: Vec<_> = (0..40)
+        .map(|_| {
+            let slice = suspect.slice();
+            suspect.ends(WaitOutcome::NotGranted);
+            (slice.lock.key, slice.time > MS * 250)
+        })
+        .collect();
+    for slice in [(1, true), (1, false), (5, false)] {
+        assert!(slices.contains(&slice), "{slice:?} of {slices:?}");
+    }
+    assert!(!slices.contains(&(5, true)));
+}
+
+#[test]
+fn a_lock_is_passed_on_so_often_and_then_released() {
+    let mut sim = two(1, 1);
+    let callers: Vec<_> = (0..66)
+        .map(|_| sim.wait_in(0, 0, LockMode::Exclusive))
+        .collect();
+    for _ in 0..4 {
+        sim.work(0, 0);
+    }
+    for pair in callers.windows(2).take(64) {
+        sim.end_one(0, pair[0]);
+        assert!(sim.holds(0, pair[1]), "without a statement");
+        assert_eq!(sim.processes[0].table.requests(0), 0);
+    }
+    sim.end_one(0, callers[64]);
+    assert!(!sim.holds(0, callers[65]));
+    assert_eq!(sim.processes[0].table.requests(0), 2, "released, and tried");
+    sim.run(MS * 20);
+    sim.end_one(0, callers[65]);
+    sim.leaves_nothing();
+}
+
+#[test]
+fn a_lock_of_a_session_that_waited_is_tried_when_it_is_released() {
+    let mut sim = two(1, 1);
+    let theirs = sim.wait_in(1, 0, LockMode::Exclusive);
+    sim.run(MS * 20);
+    let [first, second] = [(); 2].map(|()| sim.wait_in(0, 0, LockMode::Exclusive));
+    sim.run(MS * 20);
+    sim.end_one(1, theirs);
+    sim.run(MS * 50);
+    assert!(sim.holds(0, first));
+    // It had the lock for its time, so that it is not passed on.
+    sim.end_one(0, first);
+    let table = &sim.processes[0].table;
+    assert_eq!((table.requests(0), table.requests(1)), (0, 1));
+    sim.run(MS * 20);
+    assert!(sim.holds(0, second));
+    sim.end_one(0, second);
+    sim.leaves_nothing();
+}
+
+#[test]
+fn a_reader_behind_a_writer_is_told_of_a_deadlock() {
+    let mut sim = two(1, 2);
+    let [reader, both] = [(); 2].map(|()| crate::mutex::LockOwner::new().id());
+    let shares = ask(&mut sim, 0, reader, LockMode::Shared);
+    let own = ask(&mut sim, 1, both, LockMode::Exclusive);
+    sim.run(MS * 10);
+    let waits = ask(&mut sim, 1, reader, LockMode::Exclusive);
+    let writer = sim.wait_in(0, 0, LockMode::Exclusive);
+    // It would wait for the writer, who waits for the reader, who waits for it.
+    let also = ask(&mut sim, 0, both, LockMode::Shared);
+    assert!(!sim.processes[0].callers.contains_key(&also));
+    for caller in [own, waits, shares, writer] {
+        sim.run(MS * 50);
         sim.end_one(0, caller);
     }
     sim.leaves_nothing();
