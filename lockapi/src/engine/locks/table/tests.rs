@@ -1421,3 +1421,21 @@ fn a_reader_behind_a_writer_is_told_of_a_deadlock() {
     }
     sim.leaves_nothing();
 }
+
+#[test]
+fn while_no_session_can_wait_all_are_polled() {
+    let mut sim = waits_for_two();
+    slice(&mut sim);
+    sim.change(0, |table, now, effects| {
+        table.answered(1);
+        table.waited(now, 1, WaitOutcome::Unopened, effects);
+    });
+    let slots = sim.processes[0].table.slots.values();
+    let phases: Vec<_> = slots.map(|slot| &slot.phase).collect();
+    assert_eq!(phases.len(), 2);
+    assert!(
+        phases
+            .iter()
+            .all(|phase| matches!(phase, Phase::Polling(_)))
+    );
+}
