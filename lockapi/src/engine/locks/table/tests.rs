@@ -619,8 +619,9 @@ fn nothing_is_granted_once_it_is_closed() {
     let mut sim = two(1, 2);
     let owners = [(); 3].map(|()| crate::mutex::LockOwner::new().id());
     let reader = ask(&mut sim, 0, owners[0], LockMode::Shared);
+    let alone = sim.wait_in(0, 1, LockMode::Exclusive);
     sim.run(MS * 5);
-    assert!(sim.holds(0, reader));
+    assert!(sim.holds(0, reader) && sim.holds(0, alone));
     for (owner, mode) in [
         (owners[1], LockMode::Exclusive),
         (owners[2], LockMode::Shared),
@@ -634,6 +635,25 @@ fn nothing_is_granted_once_it_is_closed() {
     assert_eq!(effects.answers.len(), 2);
     let refused = |answer: &Answer<_>| matches!(answer, Answer::Failed(Reason::Closed));
     assert!(effects.answers.iter().all(|(_, answer)| refused(answer)));
+    assert_eq!(effects.lost.len(), 2, "both holders are told");
+    assert_eq!(table.requests(0), 2, "both locks are released");
+}
+
+#[test]
+fn a_lock_that_was_not_free_is_counted() {
+    let mut sim = two(1, 1);
+    sim.wait_in(0, 0, LockMode::Exclusive);
+    for (answer, many) in [
+        (LockAnswer::Contended, 1),
+        (LockAnswer::Taken(1 << crate::fence::HAND_OVER_BITS), 0),
+    ] {
+        sim.change(0, |table, now, effects| {
+            table.next(now, 0, Batch::All, effects);
+            table.apply_replies(now, 0, &[Reply::Lock(answer)], effects);
+            assert_eq!(effects.contended, many);
+        });
+        sim.wait_in(0, 1, LockMode::Exclusive);
+    }
 }
 
 #[test]
@@ -794,6 +814,12 @@ fn what_lasts_is_observed() {
         (lock(2), false, false),
     ];
     assert_eq!(observed(&mut sim), expected);
+    let now = sim.now;
+    let table = &mut sim.processes[0].table;
+    let marks = table.observe(now).marks;
+    let opened = table.sessions.iter().map(|session| session.mark);
+    assert_eq!(marks, opened.collect::<Vec<_>>(), "both are open");
+    assert_eq!(table.observe_at, None, "nobody wants to know of it");
     for (p, caller) in [(0, own), (0, shares), (0, waits), (1, theirs)] {
         sim.end_one(p, caller);
     }

@@ -64,6 +64,20 @@ impl Server {
         LockAnswer::Taken(self.fences << HAND_OVER_BITS)
     }
 
+    /// A release of what is held in that mode; other holds it leaves.
+    pub(in super::super) fn release(
+        &mut self,
+        lock: LockId,
+        mode: LockMode,
+        connection: u64,
+    ) -> LockAnswer {
+        let mut holders = self.holders.get(&lock).into_iter().flatten();
+        if holders.any(|held| *held == (connection, mode)) {
+            return self.unlock(lock, connection);
+        }
+        LockAnswer::NotHeld
+    }
+
     pub(in super::super) fn unlock(&mut self, lock: LockId, connection: u64) -> LockAnswer {
         let holders = self.holders.entry(lock).or_default();
         let held = holders.len();

@@ -102,8 +102,8 @@ impl Sim {
                 };
                 if self.faults && self.random.u8(..16) == 0 {
                     for command in commands {
-                        if let Command::Release { lock, .. } = command {
-                            self.server.unlock(lock, connection);
+                        if let Command::Release { lock, mode } = command {
+                            self.server.release(lock, mode, connection);
                         }
                     }
                     self.processes[p].workers[session].state = WorkerState::Failed;
@@ -206,7 +206,9 @@ impl Sim {
             Command::Try { lock, mode } => {
                 Reply::Lock(self.server.try_lock(lock, mode, connection))
             }
-            Command::Release { lock, .. } => Reply::Lock(self.server.unlock(lock, connection)),
+            Command::Release { lock, mode } => {
+                Reply::Lock(self.server.release(lock, mode, connection))
+            }
             Command::CheckWaiters { lock } => {
                 let queue = self.server.queues.get(&lock);
                 Reply::HasWaiters(queue.is_some_and(|queue| !queue.is_empty()))
