@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use lockapi::BackendOptions;
 use lockapi::lease::LeaseOptions;
+use lockapi::limit::{PermitRequest, Quota};
 use lockapi::queue::{Claim, Job};
 use lockapi::{Backend, ErrorKind};
 
@@ -23,6 +24,7 @@ register! { "unknown":
     W06 lock_is_held_once_or_not_at_all @ Relay [Relay];
     W06 lock_whose_session_ended_is_unavailable @ Relay [Relay];
     W06 lease_is_not_denied @ Relay [Relay];
+    W06 check_is_not_denied @ Relay [Relay];
     W06 nothing_was_sent_while_connecting @ Relay [Relay, OwnConnections];
     V07 data_of_the_program_is_not_in_errors @ Own [Sql];
 }
@@ -198,6 +200,46 @@ async fn lease_is_not_denied(cx: Context) {
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{told}: {error}");
                 assert!(cx.lease(&key).await.is_none(), "it was denied: {told}");
+            }
+        }
+    }
+}
+
+async fn check_is_not_denied(cx: Context) {
+    let backend = quiet(&cx).await;
+    let quota = Quota::per_hour(1);
+    for (nth, fault) in faults("lockapi.rate_limit").enumerate() {
+        // One after the other by the cell rate algorithm, in a window, and several at once.
+        let quota = if nth % 3 == 1 {
+            quota.fixed_window()
+        } else {
+            quota
+        };
+        let limiter = backend.rate_limiter(quota).unwrap();
+        let told = format!("{fault:?}");
+        let key = format!("door-{nth}");
+        let request = PermitRequest::new(&*key);
+        cx.break_next(fault, 1).await;
+        let admitted = if nth % 3 == 2 {
+            let verdict = soon("an answer", limiter.check_all(&[request])).await;
+            verdict.map(|verdict| verdict.is_allowed())
+        } else {
+            let decision = soon("an answer", limiter.check(&*key)).await;
+            decision.map(|decision| decision.is_allowed())
+        };
+        assert_eq!(cx.mend().await, 0, "not met: {told}");
+        let left = limiter
+            .peek(&PermitRequest::new(&*key))
+            .await
+            .unwrap()
+            .remaining();
+        match admitted {
+            Ok(true) => assert_eq!(left, 0, "{told}"),
+            Ok(false) => panic!("it was refused, and nobody else had asked: {told}"),
+            Err(error) if error.kind() == ErrorKind::Indeterminate => {}
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{told}: {error}");
+                assert_eq!(left, 1, "it was denied: {told}");
             }
         }
     }

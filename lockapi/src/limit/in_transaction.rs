@@ -108,7 +108,7 @@ async fn take<C: Connection>(connection: &mut C, charge: &Charge) -> Result<Vec<
                 Outcome::Absent => _ = absent.insert(&line.key),
                 Outcome::Overdue => _ = overdue.insert(&line.key),
                 Outcome::Again => {}
-                Outcome::Taken(_) | Outcome::Refused | Outcome::Full => continue,
+                Outcome::Taken(_) | Outcome::Refused | Outcome::Full | Outcome::Unknown => continue,
             }
             again = true;
         }

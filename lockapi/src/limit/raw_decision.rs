@@ -18,6 +18,8 @@ pub enum Outcome {
     Overdue,
     /// The limit on open reservations is reached.
     Full,
+    /// Refused to a second try: the first, whose answer was lost, may have taken it. The server never answers so.
+    Unknown,
 }
 
 impl Outcome {
@@ -41,6 +43,7 @@ impl Outcome {
             Self::Absent => -2,
             Self::Overdue => -3,
             Self::Full => -4,
+            Self::Unknown => -5,
         }
     }
 }

@@ -25,9 +25,11 @@ use crate::sync::{Mutex, MutexGuard};
 const RENEW_PART: u32 = 2;
 /// … and is repeated after this part when it failed.
 const AGAIN_PART: u32 = 8;
-/// How often a claim that met others is repeated, and the pause between.
+/// How often a claim that met others is repeated, and the pause between: it is doubled so often. Of those that begin together
+/// one gets a number in each round.
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
+const BUSY_DOUBLINGS: u32 = 6;
 
 /// A generator in the hands of a caller; dropping it gives its number back.
 pub(super) struct Handle {
@@ -311,7 +313,8 @@ impl Source {
     }
 
     fn claim_later(&self, tries: u32) {
-        let pause = BUSY_PAUSE.mul_f64(fastrand::f64());
+        let round = BUSY_TRIES.saturating_sub(tries).min(BUSY_DOUBLINGS);
+        let pause = (BUSY_PAUSE * (1 << round)).mul_f64(fastrand::f64());
         let this = self.this.clone();
         self.timer.run_at(self.timer.now() + pause, move || {
             if let Some(this) = this.upgrade() {

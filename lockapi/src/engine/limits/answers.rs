@@ -8,8 +8,17 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot::{self, Receiver, Sender};
 
 use crate::engine::batcher::{Answer, Repeated, ended};
-use crate::error::Result;
-use crate::limit::RawDecision;
+use crate::error::{Error, ErrorKind, Result};
+use crate::limit::{Outcome, RawDecision};
+
+/// What may have been taken is not told as refused.
+pub(super) fn certain(decided: RawDecision) -> Result<RawDecision> {
+    if decided.outcome == Outcome::Unknown {
+        let message = "the connection was lost, and the second try was refused: the first may have taken the permits";
+        return Err(Error::new(ErrorKind::Indeterminate, "check", message));
+    }
+    Ok(decided)
+}
 
 type Undo<T> = Arc<dyn Fn(T) + Send + Sync>;
 

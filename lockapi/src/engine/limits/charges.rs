@@ -7,8 +7,8 @@ use rustc_hash::FxBuildHasher;
 
 use super::groups::{self, Availability, Group, KnownLevels};
 use super::hash;
-use super::takes::{MOST_OVERDUE, TRIES, contended, expire};
-use crate::engine::batcher::{Batch, Caller, Callers, Queued, Reply};
+use super::takes::{MOST_OVERDUE, TRIES, contended, expire, refused};
+use crate::engine::batcher::{Batch, Caller, Callers, Queued, Repeated, Reply};
 use crate::engine::connection::OpenConnection;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::limit::manage::CurrentLevel;
@@ -16,7 +16,8 @@ use crate::limit::{Charge, Ensure, Expire, MAX_RESERVATIONS, Outcome, RawDecisio
 
 impl Queued for Charge {
     const NAME: &'static str = "check";
-    /// What was taken twice is a loss to the caller, and no more than that.
+    /// What was taken twice is a loss to the caller, and no more than that. A refusal of the second try is none: see
+    /// [`Outcome::Unknown`].
     const REPEATABLE: bool = true;
 
     /// A reservation has a number, which cannot be taken twice.
@@ -41,6 +42,10 @@ impl Queued for Charge {
     fn identity(&self) -> Option<u64> {
         if self.reserves() {
             return None;
+        }
+        if let [line] = &self.lines[..] {
+            // Joined is the last that waits for the key: nobody overtakes one of another cost.
+            return Some(hash(&line.key));
         }
         let mut hasher = FxBuildHasher.build_hasher();
         for line in &self.lines {
@@ -76,10 +81,10 @@ impl Queued for Charge {
                 }
                 decide(group, raw, &batch.requests, round, &mut decided);
             }
-            answer_decided(batch, decided);
+            answer_decided(batch, decided, connection.repeated);
             maintenance.run(connection).await?;
             read_unknown(batch, connection, &mut known).await?;
-            refuse(batch, &known);
+            refuse(batch, &known, connection.repeated);
             if batch.requests.is_empty() {
                 break;
             }
@@ -157,7 +162,11 @@ fn decide(
 }
 
 /// Tells those whose requests are decided.
-fn answer_decided(batch: &mut Batch<Charge>, mut decided: HashMap<usize, Decided>) {
+fn answer_decided(
+    batch: &mut Batch<Charge>,
+    mut decided: HashMap<usize, Decided>,
+    repeated: Repeated,
+) {
     for (at, (mut charge, mut callers)) in batch.take().enumerate() {
         match decided.remove(&at) {
             Some(Decided::Taken {
@@ -168,7 +177,7 @@ fn answer_decided(batch: &mut Batch<Charge>, mut decided: HashMap<usize, Decided
                 let (answered, left) = divide(callers, times, all);
                 batch.answer(
                     answered.len(),
-                    distribute(&charge, answered, times, answers),
+                    distribute(&charge, answered, times, answers, repeated),
                 );
                 if let Some(left) = left {
                     charge.times = i64::try_from(left.len()).unwrap_or(i64::MAX);
@@ -258,13 +267,13 @@ fn read_level((namespace, key): (&str, &str)) -> ReadLevel {
 }
 
 /// Tells those for whom there is no room; the others stay.
-fn refuse(batch: &mut Batch<Charge>, known: &KnownLevels) {
+fn refuse(batch: &mut Batch<Charge>, known: &KnownLevels, repeated: Repeated) {
     for (charge, callers) in batch.take() {
         match (known.availability_of(&charge), known.answers(&charge)) {
             (Availability::Refused, Some(answers)) => {
                 batch.answer(
                     callers.len(),
-                    distribute(&charge, callers.into_iter().collect(), 0, answers),
+                    distribute(&charge, callers.into_iter().collect(), 0, answers, repeated),
                 );
             }
             (Availability::Full, _) => callers.refuse(too_many_reservations),
@@ -305,6 +314,7 @@ fn distribute(
     callers: Vec<WaitingCaller>,
     taken: i64,
     decided: Vec<RawDecision>,
+    repeated: Repeated,
 ) -> impl Iterator<Item = (Reply<Vec<RawDecision>>, Result<Vec<RawDecision>>)> + Send + use<> {
     let prices = charge.lines.iter();
     let prices: Vec<_> = prices
@@ -329,7 +339,7 @@ fn distribute(
                 decided.outcome = if admitted {
                     Outcome::Taken(1)
                 } else {
-                    Outcome::Refused
+                    refused(repeated)
                 };
                 decided
             });

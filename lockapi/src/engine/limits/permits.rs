@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::super::Core;
 use super::super::clock::Time;
 use super::Limits;
-use super::answers::complete;
+use super::answers::{certain, complete};
 use crate::engine::is_closed;
 use crate::error::Result;
 use crate::key::Key;
@@ -171,7 +171,7 @@ impl Shared {
         } else {
             self.ask_window().await
         };
-        let decided = decided.map_err(|error| {
+        let decided = decided.and_then(certain).map_err(|error| {
             // Checks of the same limit need not find it out again.
             limits
                 .shares
@@ -208,7 +208,8 @@ impl Shared {
                 cost,
                 ..self.one.clone()
             };
-            let mut decided = self.limits().take(line, 1, self.policy.relaxed).await?;
+            let taken = self.limits().take(line, 1, self.policy.relaxed).await;
+            let mut decided = taken.and_then(certain)?;
             if matches!(decided.outcome, Outcome::Taken(_)) {
                 decided.outcome = Outcome::Taken(i64::try_from(cost).unwrap_or(i64::MAX));
                 return Ok(decided);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::iter;
 
 use super::hash;
-use crate::engine::batcher::{Batch, Caller, Callers, Queued, Reply};
+use crate::engine::batcher::{Batch, Caller, Callers, Queued, Repeated, Reply};
 use crate::engine::connection::OpenConnection;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::limit::{Expire, Outcome, RawDecision, ReadLevel, Take};
@@ -14,7 +14,8 @@ pub(super) const TRIES: u32 = 100;
 
 impl Queued for Take {
     const NAME: &'static str = "check";
-    /// What was taken twice is a loss to the caller, and no more than that.
+    /// What was taken twice is a loss to the caller, and no more than that. A refusal of the second try is none: see
+    /// [`Outcome::Unknown`].
     const REPEATABLE: bool = true;
 
     fn class(&self) -> u32 {
@@ -42,6 +43,7 @@ impl Queued for Take {
         batch: &mut Batch<Self>,
         connection: &mut OpenConnection,
     ) -> Result<(), Failure> {
+        let repeated = connection.repeated;
         read_denied(batch, connection).await?;
         let mut known = HashMap::new();
         for _ in 0..ROUNDS {
@@ -61,11 +63,11 @@ impl Queued for Take {
                     known.insert(sum.take.key, answer);
                 }
             }
-            answer_decided(batch, decided);
+            answer_decided(batch, decided, repeated);
             for part in overdue.chunks(MOST_OVERDUE) {
                 connection.perform(part).await?;
             }
-            refuse(batch, &known);
+            refuse(batch, &known, repeated);
             // What is left was refused together with others.
             if !batch
                 .requests
@@ -211,11 +213,15 @@ fn room(take: &Take, known: Option<&RawDecision>) -> i64 {
 }
 
 /// Tells those whose requests are decided.
-fn answer_decided(batch: &mut Batch<Take>, mut decided: HashMap<usize, Decided>) {
+fn answer_decided(
+    batch: &mut Batch<Take>,
+    mut decided: HashMap<usize, Decided>,
+    repeated: Repeated,
+) {
     for (at, (mut take, mut callers)) in batch.take().enumerate() {
         match decided.remove(&at) {
             Some(Decided::Answered(answer)) => {
-                batch.answer(callers.len(), distribute(&take, callers, answer));
+                batch.answer(callers.len(), distribute(&take, callers, answer, repeated));
             }
             Some(Decided::Failed) if callers.tries == TRIES => {
                 callers.refuse(|| contended("check"));
@@ -230,14 +236,17 @@ fn answer_decided(batch: &mut Batch<Take>, mut decided: HashMap<usize, Decided>)
 }
 
 /// Answers those for whom there is no room, whoever comes before them.
-fn refuse(batch: &mut Batch<Take>, known: &HashMap<String, RawDecision>) {
+fn refuse(batch: &mut Batch<Take>, known: &HashMap<String, RawDecision>, repeated: Repeated) {
     if known.is_empty() {
         return;
     }
     for (take, callers) in batch.take() {
         match known.get(&take.key) {
             Some(known) if room(&take, Some(known)) < take.price => {
-                batch.answer(callers.len(), distribute(&take, callers, known.clone()));
+                batch.answer(
+                    callers.len(),
+                    distribute(&take, callers, known.clone(), repeated),
+                );
             }
             _ => batch.push(take, callers),
         }
@@ -273,7 +282,10 @@ async fn read_denied(
                     level,
                     now,
                 };
-                batch.answer(callers.len(), distribute(&take, callers, decided));
+                batch.answer(
+                    callers.len(),
+                    distribute(&take, callers, decided, connection.repeated),
+                );
             }
             _ => batch.push(take, callers),
         }
@@ -286,6 +298,7 @@ fn distribute(
     take: &Take,
     callers: Callers<RawDecision>,
     decided: RawDecision,
+    repeated: Repeated,
 ) -> impl Iterator<Item = (Reply<RawDecision>, Result<RawDecision>)> + Send + use<> {
     let price = take.price;
     let mut left = match decided.outcome {
@@ -302,7 +315,7 @@ fn distribute(
         let outcome = if times > 0 {
             Outcome::Taken(times)
         } else {
-            Outcome::Refused
+            refused(repeated)
         };
         let level = level.clone();
         let decided = RawDecision {
@@ -312,6 +325,15 @@ fn distribute(
         };
         (reply, Ok(decided))
     })
+}
+
+/// A refusal: what is in its way may be its own first try.
+pub(super) fn refused(repeated: Repeated) -> Outcome {
+    if repeated.0 {
+        Outcome::Unknown
+    } else {
+        Outcome::Refused
+    }
 }
 
 /// Ends the reservations of a key that have expired.
@@ -336,8 +358,7 @@ mod tests {
     use super::*;
     use crate::blocking::block_on;
     use crate::engine::ManualClock;
-    use crate::engine::batcher::Repeated;
-    use crate::limit::{PermitRequest, Quota};
+    use crate::limit::{Decision, PermitRequest, Quota};
     use crate::memory::Database;
 
     /// Of other rates, other bursts, or both.
@@ -379,6 +400,20 @@ mod tests {
             (sums[0].take.price, sums[0].take.depth),
             (one * 100, one * 100)
         );
+    }
+
+    /// Nobody joins an equal request across one of another cost.
+    #[test]
+    fn permits_of_windows_are_given_in_the_order_of_arrival() {
+        let backend = block_on(Database::new().connect()).unwrap();
+        for quota in [Quota::per_hour(10), Quota::per_hour(10).fixed_window()] {
+            let limiter = backend.rate_limiter(quota).unwrap();
+            let key = format!("{:?}", quota.algorithm());
+            let requests = [1, 9, 1].map(|cost| PermitRequest::new(&*key).cost(cost));
+            let decided = block_on(limiter.check_each(&requests)).unwrap();
+            let admitted: Vec<_> = decided.iter().map(Decision::is_admitted).collect();
+            assert_eq!(admitted, [true, true, false], "{key}");
+        }
     }
 
     proptest! {
