@@ -1465,3 +1465,35 @@ fn while_no_session_can_wait_all_are_polled() {
             .all(|phase| matches!(phase, Phase::Polling(_)))
     );
 }
+
+#[test]
+fn a_session_that_was_just_given_a_lock_waits_for_no_other() {
+    let mut sim = two(1, 2);
+    let theirs = [0, 1].map(|key| sim.wait_in(1, key, LockMode::Exclusive));
+    sim.run(MS * 20);
+    assert!(!sim.processes[0].table.is_in_use());
+    let first = sim.wait_in(0, 0, LockMode::Exclusive);
+    assert!(sim.processes[0].table.is_in_use());
+    sim.run(MS * 20);
+    sim.end_one(1, theirs[0]);
+    while !sim.holds(0, first) {
+        sim.run(MS);
+    }
+    let second = sim.wait_in(0, 1, LockMode::Exclusive);
+    let waits = |sim: &Sim| {
+        let queue = sim.server.queues.get(&lock(1));
+        queue.is_some_and(|queue| !queue.is_empty())
+    };
+    sim.run(MS * 10);
+    assert!(
+        !waits(&sim),
+        "it is likely to be released, which would end the wait"
+    );
+    sim.run(MS * 40);
+    assert!(waits(&sim));
+    for (p, caller) in [(0, first), (1, theirs[1]), (0, second)] {
+        sim.end_one(p, caller);
+        sim.run(MS * 50);
+    }
+    sim.leaves_nothing();
+}
