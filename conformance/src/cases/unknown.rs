@@ -207,26 +207,29 @@ async fn lease_is_not_denied(cx: Context) {
 
 async fn check_is_not_denied(cx: Context) {
     let backend = quiet(&cx).await;
-    let quota = Quota::per_hour(1);
+    let quota = Quota::per_hour(2).burst(2);
     for (nth, fault) in faults("lockapi.rate_limit").enumerate() {
         // One after the other by the cell rate algorithm, in a window, and several at once.
         let quota = if nth % 3 == 1 {
-            quota.fixed_window()
+            Quota::per_hour(2).fixed_window()
         } else {
             quota
         };
         let limiter = backend.rate_limiter(quota).unwrap();
         let told = format!("{fault:?}");
         let key = format!("door-{nth}");
-        let request = PermitRequest::new(&*key);
-        cx.break_next(fault, 1).await;
-        let admitted = if nth % 3 == 2 {
-            let verdict = soon("an answer", limiter.check_all(&[request])).await;
-            verdict.map(|verdict| verdict.is_allowed())
-        } else {
-            let decision = soon("an answer", limiter.check(&*key)).await;
+        let ask = async |key: &str| {
+            if nth % 3 == 2 {
+                let verdict = limiter.check_all(&[PermitRequest::new(key)]).await;
+                return verdict.map(|verdict| verdict.is_allowed());
+            }
+            let decision = limiter.check(key).await;
             decision.map(|decision| decision.is_allowed())
         };
+        // What breaks is not the preparation of the statement.
+        assert!(ask(&key).await.unwrap());
+        cx.break_next(fault, 1).await;
+        let admitted = soon("an answer", ask(&key)).await;
         assert_eq!(cx.mend().await, 0, "not met: {told}");
         let left = limiter
             .peek(&PermitRequest::new(&*key))

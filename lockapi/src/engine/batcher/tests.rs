@@ -16,9 +16,9 @@ use crate::driver::{
     self, Call, Connection, Connector, Listener, Mode, Row, Rows, Script, Type, Value,
 };
 use crate::engine::{BackendOptions, start};
-use crate::error::Failure;
+use crate::error::{ErrorKind, Failure};
 use crate::lease::LeaseOptions;
-use crate::limit::Quota;
+use crate::limit::{PermitRequest, Quota};
 use crate::memory::{Database, Session};
 use crate::queue::{Claim, Job, JobResult};
 
@@ -44,6 +44,8 @@ const CONNECT: &str = "connect";
 enum Run {
     /// The connection breaks.
     Cut,
+    /// It is carried out, and its answer is lost.
+    Lost,
     /// It is carried out, and answered with these rows.
     Answered(Rows),
     /// It is not answered.
@@ -125,6 +127,10 @@ impl Connection for OpenConnection {
         match self.1.next(name) {
             None => self.0.run(call).await,
             Some(Run::Cut) => Err(Failure::statement(None, true, "cut by the test")),
+            Some(Run::Lost) => {
+                let lost = Failure::statement(None, true, "cut by the test");
+                self.0.run(call).await.and(Err(lost))
+            }
             Some(Run::Answered(rows)) => self.0.run(call).await.map(|_| rows),
             Some(Run::Silent) => pending().await,
             Some(Run::Slow(arrived, told)) => {
@@ -178,6 +184,32 @@ fn soon_free(database: &Database) {
             "held by nobody: {held:?}"
         );
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_check_that_its_own_first_try_refuses_is_not_refused() {
+    let (backend, _, runs) = connect();
+    let cells = Quota::per_hour(2).burst(2);
+    for (key, quota, statement) in [
+        ("cells", cells, "limit.take"),
+        ("window", Quota::per_hour(2).fixed_window(), "limit.charge"),
+        ("several", cells, "limit.charge"),
+    ] {
+        let limiter = backend.rate_limiter(quota).unwrap();
+        let requests = [key, "other"].map(PermitRequest::new);
+        let check = || {
+            if key == "several" {
+                return block_on(limiter.check_all(&requests)).map(|all| all.is_admitted());
+            }
+            block_on(limiter.check(key)).map(|one| one.is_admitted())
+        };
+        assert!(check().unwrap());
+        runs.add(statement, Run::Lost);
+        let error = check().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Indeterminate, "{key}: {error}");
+        assert!(!runs.is_to_come(statement));
+        assert!(!check().unwrap(), "it had taken the last one");
     }
 }
 

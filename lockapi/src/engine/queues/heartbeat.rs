@@ -184,6 +184,10 @@ impl Heartbeats {
             let until = entry.what.until();
             held.renewed(ticket, sent, lease, until);
         }
+        if let Some(entry) = held.get_mut(ticket) {
+            // A shorter lease is extended sooner.
+            entry.what.renew_at = entry.next_attempt(sent);
+        }
         self.arm(held);
     }
 
@@ -457,6 +461,22 @@ mod tests {
             assert!(is_until(HELD.min(lease)), "{lease:?} until the answer");
             extending.answered(&outcome);
             assert!(is_until(expected), "{lease:?} {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_shortened_is_extended_sooner() {
+        for lease in [SHORT, LONG] {
+            let heartbeats = heartbeats();
+            let sent = heartbeats.timer.now();
+            let tickets = [TICKET].into_iter();
+            let hold = heartbeats.keep(tickets, sent, HELD, true, None).remove(0);
+            let extending = heartbeats.extending(TICKET, sent, lease);
+            extending.answered(&Ok(Settled::Done));
+            let held = heartbeats.lock();
+            let entry = held.get(TICKET).unwrap();
+            assert_eq!(entry.what.renew_at, renew_at(sent, lease));
+            assert!(!hold.is_lost());
         }
     }
 
