@@ -77,8 +77,9 @@ pub const MAX_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
 ///   forward, one further burst or window can be taken. A block ends by the server's clock.
 /// - A refused call takes nothing. It writes nothing either, unless the server's clock was set back,
 ///   and it locks the row only if the row had room when the statement began.
-/// - A call whose connection is lost before its answer came is sent once more: its permits may then be taken twice. If it is
-///   refused then, its first try may have taken what there was: that is `Indeterminate`, and no refusal.
+/// - A check whose connection is lost before its answer came is sent once more: its permits may then be taken twice. If it is
+///   refused then, its first try may have taken what there was: that is `Indeterminate`, and no refusal. A reservation is not
+///   sent again, and [`until_ready`](Self::until_ready) waits on.
 /// - The permits of an admitted call are on disk when it returns, unless the policy is
 ///   [relaxed](Policy::relaxed): a crash of the server can then forget what was taken during the last
 ///   three `wal_writer_delay` (0.6 s by default).
@@ -91,7 +92,7 @@ pub const MAX_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
 ///   admitted itself. A change back does not admit again what was taken before.
 ///
 /// Calls for one key that arrive in one process while a statement is under way are decided by the next one, in the
-/// order of arrival, each by its own quota; one for several limits goes together with an equal one before it.
+/// order of arrival, each by its own quota; one goes together with an equal one before it, also across calls for several limits.
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point: permits that were taken for it are given back.

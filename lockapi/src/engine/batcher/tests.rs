@@ -18,7 +18,7 @@ use crate::driver::{
 use crate::engine::{BackendOptions, start};
 use crate::error::{ErrorKind, Failure};
 use crate::lease::LeaseOptions;
-use crate::limit::{PermitRequest, Quota};
+use crate::limit::{Basis, Outage, PermitRequest, Policy, Quota};
 use crate::memory::{Database, Session};
 use crate::queue::{Claim, Job, JobResult};
 
@@ -211,6 +211,24 @@ fn a_check_that_its_own_first_try_refuses_is_not_refused() {
         assert!(!runs.is_to_come(statement));
         assert!(!check().unwrap(), "it had taken the last one");
     }
+}
+
+#[test]
+fn a_lost_answer_that_was_repeated_is_no_outage() {
+    let (backend, _, runs) = connect();
+    let policy = Policy::new(Quota::per_hour(1)).outage(Outage::Open);
+    let limiter = backend.rate_limiter(policy).unwrap();
+    runs.add("limit.take", Run::Lost);
+    let unknown = block_on(limiter.check("door")).unwrap();
+    assert_eq!(unknown.basis(), Basis::Outage, "the policy decides");
+    let next = block_on(limiter.check("door")).unwrap();
+    assert_eq!(next.basis(), Basis::Database);
+    assert!(!next.is_admitted());
+    // What only reads has taken nothing.
+    let closed = backend.rate_limiter(Quota::per_hour(1)).unwrap();
+    runs.add("limit.level", Run::Lost);
+    assert!(!block_on(closed.check("door")).unwrap().is_admitted());
+    assert!(!runs.is_to_come("limit.level"));
 }
 
 #[test]

@@ -12,12 +12,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::limit::{Outcome, RawDecision};
 
 /// What may have been taken is not told as refused.
-pub(super) fn certain(decided: RawDecision) -> Result<RawDecision> {
+pub(super) fn certain(decided: &RawDecision) -> Result<()> {
     if decided.outcome == Outcome::Unknown {
         let message = "the connection was lost, and the second try was refused: the first may have taken the permits";
         return Err(Error::new(ErrorKind::Indeterminate, "check", message));
     }
-    Ok(decided)
+    Ok(())
 }
 
 type Undo<T> = Arc<dyn Fn(T) + Send + Sync>;

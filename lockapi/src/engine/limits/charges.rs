@@ -82,8 +82,11 @@ impl Queued for Charge {
                 decide(group, raw, &batch.requests, round, &mut decided);
             }
             answer_decided(batch, decided, connection.repeated);
-            maintenance.run(connection).await?;
-            read_unknown(batch, connection, &mut known).await?;
+            // These take nothing.
+            let ready = maintenance.run(connection).await;
+            ready.map_err(Failure::undone)?;
+            let read = read_unknown(batch, connection, &mut known).await;
+            read.map_err(Failure::undone)?;
             refuse(batch, &known, connection.repeated);
             if batch.requests.is_empty() {
                 break;

@@ -12,7 +12,6 @@ use futures_util::future::{Either, select};
 use super::super::Core;
 use super::answers::{certain, complete};
 use super::reservation::OpenReservation;
-use super::share::{Health, PAUSE};
 use super::takes::{TRIES, expire};
 use super::wait_queues::{QueuePosition, WaitingCall};
 use super::{Limits, first_part, hash, line, permits};
@@ -21,9 +20,9 @@ use crate::engine::sweeps::Sweeping as _;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::limit::{
-    Block, ChargeLine, Decision, MAX_PERMIT_REQUESTS, MAX_WAITING, Outcome, PermitRequest, Permits,
-    Policy, Quota, RateLimiter, RawDecision, ReadLevel, Refund, Reservation, Reset, Verdict,
-    charge, duration, nanos, verdict,
+    Block, ChargeLine, Decision, MAX_PERMIT_REQUESTS, MAX_WAITING, Outage, Outcome, PermitRequest,
+    Permits, Policy, Quota, RateLimiter, RawDecision, ReadLevel, Refund, Reservation, Reset,
+    Verdict, charge, duration, nanos, verdict,
 };
 use crate::random;
 use crate::sync::RwLock;
@@ -92,10 +91,20 @@ impl Limiter {
         let mut failed = None;
         // To the end also when one fails, so that all that was taken is known.
         for (request, ((quota, hash), waiting)) in requests.iter().zip(takes) {
-            match waiting.await.and_then(certain) {
+            match waiting.await {
                 Ok(decided) => {
                     limits.shares.answered(policy);
                     limits.denied_keys.note(hash, &decided);
+                    if let Err(error) = certain(&decided) {
+                        if policy.outage == Outage::Fail {
+                            failed.get_or_insert(error.on(&request.key));
+                        } else {
+                            let now = limits.timer.now();
+                            let decision = limits.shares.decide(request, policy, now);
+                            given.decisions.push(decision);
+                        }
+                        continue;
+                    }
                     let mut decision =
                         Decision::decided(&request.key, quota, request.cost, &decided);
                     decision.shadow = policy.shadow;
@@ -145,15 +154,6 @@ impl Limiter {
                 });
             }
             let line = line(request, &policy).map_err(|error| error.during("until_ready"))?;
-            // Whoever finds out whether the database answers again keeps no other waiting.
-            let health = limits.health(&policy);
-            if health == Health::Down {
-                let decision = limits.shares.decide(request, &policy, limits.timer.now());
-                if decision.is_allowed() {
-                    telemetry::decided(&request.key, true);
-                    return Ok(decision);
-                }
-            }
             policy.quota = line.quota;
             let (reply, answered) = limits.answer(&line);
             let position =
@@ -166,10 +166,7 @@ impl Limiter {
                 Error::new(ErrorKind::Capacity, "until_ready", message).on(&request.key)
             })?;
             let time = (until, timeout);
-            // Behind others its turn may come when it is known again.
-            let asks = health == Health::Unsure;
-            let asks = asks.then(|| limits.timer.now() + PAUSE);
-            let asking = self.ask_for_queue(&position, request, &line, &policy, time, asks);
+            let asking = self.ask_for_queue(&position, request, &line, &policy, time);
             let asking = position.first(Box::pin(asking));
             // First the question: if it tells this caller too, nobody behind it hears earlier.
             match select(pin!(asking), answered).await {
@@ -201,7 +198,6 @@ impl Limiter {
         own: &ChargeLine,
         policy: &Policy,
         (until, timeout): (Time, Duration),
-        mut asks: Option<Time>,
     ) -> Result<Option<Decision>> {
         let (limits, quota) = (self.limits(), own.quota);
         // All that there ever is, until it is known to be less.
@@ -222,14 +218,7 @@ impl Limiter {
                 ..own.clone()
             };
             position.attempts();
-            let now = limits.timer.now();
-            let asks = asks.take().is_some_and(|until| now < until);
-            let is_out = !asks && limits.is_out(policy);
-            let decided = if is_out {
-                Ok(None)
-            } else {
-                self.take_or_decide(line, policy).await
-            };
+            let decided = self.take_unless_out(line, policy).await;
             if let Err(error) = &decided {
                 position.refused(error);
             }
@@ -270,12 +259,15 @@ impl Limiter {
     }
 
     /// Takes all of a line or nothing; `None` when the policy for outages decides.
-    async fn take_or_decide(
+    async fn take_unless_out(
         &self,
         line: ChargeLine,
         policy: &Policy,
     ) -> Result<Option<RawDecision>> {
         let limits = self.limits();
+        if limits.is_out(policy) {
+            return Ok(None);
+        }
         match limits.take(line, 1, policy.relaxed).await {
             Ok(decided) => {
                 limits.shares.answered(policy);
@@ -346,13 +338,14 @@ impl RateLimiter for Limiter {
         let outcome = if limits.is_out(&policy) {
             None
         } else {
-            let charged = limits.charge(charge.clone()).await;
-            let charged =
-                charged.and_then(|all| all.into_iter().map(certain).collect::<Result<Vec<_>>>());
-            match charged {
+            match limits.charge(charge.clone()).await {
                 Ok(decided) => {
                     limits.shares.answered(&policy);
-                    Some(decided)
+                    match decided.iter().try_for_each(certain) {
+                        Ok(()) => Some(decided),
+                        Err(_) if policy.outage != Outage::Fail => None,
+                        Err(error) => return Err(error.during("check_all")),
+                    }
                 }
                 Err(error) if limits.applies(&policy, &error) => None,
                 Err(error) => return Err(error.during("check_all")),

@@ -34,7 +34,7 @@ use crate::limit::{
 use answers::{SingleLineReply, UndoingReply, Waiting, answer};
 use denied_keys::DeniedKeys;
 use permits::OpenBlocks;
-use share::{Health, Shares};
+use share::Shares;
 use wait_queues::WaitQueues;
 
 /// The number of batchers, among which keys are divided: while one waits for the disk the other works.
@@ -151,15 +151,7 @@ impl Limits {
 
     /// Whether the policy for outages decides, without asking the database.
     fn is_out(&self, policy: &Policy) -> bool {
-        self.health(policy) == Health::Down
-    }
-
-    /// Whether the database is to be asked; one that is closed says so itself.
-    fn health(&self, policy: &Policy) -> Health {
-        if self.is_closing() {
-            return Health::Up;
-        }
-        self.shares.health(policy, self.timer.now())
+        !self.is_closing() && self.shares.is_out(policy, self.timer.now())
     }
 
     /// Whether the policy for outages decides, after this error.

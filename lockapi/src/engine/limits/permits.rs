@@ -171,13 +171,14 @@ impl Shared {
         } else {
             self.ask_window().await
         };
-        let decided = decided.and_then(certain).map_err(|error| {
+        let decided = decided.map_err(|error| {
             // Checks of the same limit need not find it out again.
             limits
                 .shares
                 .applies(&self.policy, &error, limits.timer.now());
             error.during("permits").on(&self.key)
         })?;
+        certain(&decided).map_err(|error| error.during("permits").on(&self.key))?;
         let Outcome::Taken(taken) = decided.outcome else {
             return Ok(false);
         };
@@ -203,19 +204,23 @@ impl Shared {
     /// A whole block of a window, or what is left of it.
     async fn ask_window(&self) -> Result<RawDecision> {
         let mut cost = self.size;
+        let mut unknown = false;
         loop {
             let line = ChargeLine {
                 cost,
                 ..self.one.clone()
             };
-            let taken = self.limits().take(line, 1, self.policy.relaxed).await;
-            let mut decided = taken.and_then(certain)?;
+            let mut decided = self.limits().take(line, 1, self.policy.relaxed).await?;
             if matches!(decided.outcome, Outcome::Taken(_)) {
                 decided.outcome = Outcome::Taken(i64::try_from(cost).unwrap_or(i64::MAX));
                 return Ok(decided);
             }
             let left = Decision::decided(&self.key, self.one.quota, 1, &decided).remaining();
+            unknown |= decided.outcome == Outcome::Unknown;
             if left == 0 || left >= cost {
+                if unknown {
+                    decided.outcome = Outcome::Unknown;
+                }
                 return Ok(decided);
             }
             cost = left;

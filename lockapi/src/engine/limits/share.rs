@@ -12,7 +12,7 @@ use crate::limit::{
 use crate::sync::Mutex;
 
 /// After a failure the database is left alone for so long.
-pub(super) const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(500);
 /// What a refusal says when nobody knows.
 const RETRY: Duration = Duration::from_secs(1);
 /// Where there is no room idle keys are looked for this often, in nanoseconds.
@@ -75,33 +75,24 @@ impl State {
     }
 }
 
-/// Whether the database answers, as far as is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Health {
-    Up,
-    /// Who was told so is to find out.
-    Unsure,
-    Down,
-}
-
 /// The levels of keys in this process, and whether the database is worth asking.
 #[derive(Default)]
 pub(super) struct Shares(Mutex<State>);
 
 impl Shares {
-    /// Whether the database is to be asked. Once in a while one call is to find out whether it answers again, and no other
+    /// Whether the database is to be left alone. Once in a while one call is to find out whether it answers again, and no other
     /// waits for that.
-    pub(super) fn health(&self, policy: &Policy, now: Time) -> Health {
+    pub(super) fn is_out(&self, policy: &Policy, now: Time) -> bool {
         if policy.outage == Outage::Fail {
-            return Health::Up;
+            return false;
         }
         let mut state = self.lock();
         match state.out_until {
-            None => Health::Up,
-            Some(until) if now < until => Health::Down,
+            None => false,
+            Some(until) if now < until => true,
             Some(_) => {
                 state.out_until = Some(now + PAUSE);
-                Health::Unsure
+                false
             }
         }
     }
@@ -208,7 +199,7 @@ mod tests {
     fn one_call_finds_out_whether_an_outage_is_over() {
         let shares = Shares::default();
         let policy = Policy::new(Quota::per_second(100)).outage(Outage::Open);
-        let out = |times: u32| shares.health(&policy, PAUSE * times) == Health::Down;
+        let out = |times: u32| shares.is_out(&policy, PAUSE * times);
         assert!(!out(0));
         let failed = |kind| shares.applies(&policy, &Error::new(kind, "check", ""), PAUSE);
         assert!(!failed(ErrorKind::TimedOut) && !out(1), "a key is locked");
@@ -296,10 +287,10 @@ mod tests {
         let shares = Shares::default();
         let full = Error::new(ErrorKind::Capacity, "check", "too many wait");
         assert!(!shares.applies(&policy, &full, Time::ZERO));
-        assert_eq!(shares.health(&policy, Time::ZERO), Health::Up);
+        assert!(!shares.is_out(&policy, Time::ZERO));
         let away = Error::new(ErrorKind::Unavailable, "check", "no server");
         assert!(shares.applies(&policy, &away, Time::ZERO));
-        assert_eq!(shares.health(&policy, Time::ZERO), Health::Down);
+        assert!(shares.is_out(&policy, Time::ZERO));
     }
 
     #[test]

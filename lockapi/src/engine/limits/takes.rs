@@ -65,7 +65,8 @@ impl Queued for Take {
             }
             answer_decided(batch, decided, repeated);
             for part in overdue.chunks(MOST_OVERDUE) {
-                connection.perform(part).await?;
+                let ended = connection.perform(part).await;
+                ended.map_err(Failure::undone)?;
             }
             refuse(batch, &known, repeated);
             // What is left was refused together with others.
@@ -271,7 +272,9 @@ async fn read_denied(
     if reads.is_empty() {
         return Ok(());
     }
-    let mut levels = connection.perform(&reads).await?.into_iter();
+    // It takes nothing.
+    let levels = connection.perform(&reads).await;
+    let mut levels = levels.map_err(Failure::undone)?.into_iter();
     for (take, callers) in batch.take() {
         match take.read_first.then(|| levels.next()).flatten() {
             Some(current) if take.is_refused(&current) => {

@@ -114,8 +114,8 @@ impl<W, H: Clone + Default, R> LockTable<W, H, R> {
     }
 
     /// The worker of a session ended before its time: it could not be started, it panicked, or its
-    /// runtime dropped it. Its connection went with it. Answers whether another is to be started now;
-    /// one that never began is started again when it is next needed.
+    /// runtime dropped it. Its connection went with it. Another is started when there is something to
+    /// do; after one that never began, when it is next needed.
     pub(crate) fn worker_ended(
         &mut self,
         now: Now<'_>,
